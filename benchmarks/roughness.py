@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/roughness.py [--jobs 2]
 
 64 tables of 300 to 10,000 records with curves of 8 knots, three draws of the noise each, at four ε: accuracy and log loss on
-8,000 others, by weight of the penalty. The rule in `dperm.mechanisms.roughness` was chosen by such tables, see docs/curves.md.
+8,000 others, by weight of the penalty. The rule in `dperm.mechanisms.tuning` was chosen by such tables, see docs/curves.md.
 """
 
 from __future__ import annotations

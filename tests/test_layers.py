@@ -20,6 +20,7 @@ LEVELS = {
     "_exact": 0,
     "_family": 0,
     "_json": 0,
+    "_types": 0,
     "_memory": 0,
     "_files": 1,
     "_random": 1,

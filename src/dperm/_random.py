@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm._exact import Digits, direction_times_length, failures, largest, normals, rounded, stretched
+from dperm._types import Array
 
-Array = NDArray[np.float64]
 Words = NDArray[np.uint64]
 _Pairs = list[tuple[Digits, Digits]]
 

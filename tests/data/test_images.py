@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dperm.data import DataError, cifar, load_images
+from dperm.data import DataError, load_images
+from dperm.data import images as cifar
 from dperm.data.images import _parsed
 
 

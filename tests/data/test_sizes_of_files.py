@@ -20,7 +20,7 @@ import pytest
 from pyarrow import feather, parquet
 
 from dperm.data import DataError, Schema, SchemaError, propose, read_dataset, read_frame
-from dperm.data.limits import Limits, TooLargeError
+from dperm.data.untrusted_files import Limits, TooLargeError
 
 ZEROS = b"a,b,y\n" + b"0,0,0\n" * 6_000_000  # 36 MB
 
@@ -207,7 +207,7 @@ def test_15_a_limit_that_is_none_is_refused(text: str, tmp_path: Path, monkeypat
 
 
 def test_15_what_is_free_is_a_limit_and_small_files_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dperm.data.limits.free_memory", lambda: 1e9)
+    monkeypatch.setattr("dperm.data.untrusted_files.free_memory", lambda: 1e9)
     limits = Limits()
     limits.refuse_memory(2.5e8, stored=1)  # whatever the proportion
     limits.refuse_memory(4.9e8, stored=10**6)
@@ -253,7 +253,7 @@ def test_15_entities_of_xml_are_refused(tmp_path: Path) -> None:
 def test_15_a_table_of_more_features_than_memory_holds_is_not_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = pd.DataFrame({"a": np.arange(1000) % 7, "y": ["no", "yes"] * 500})
     schema = propose(frame, "y")
-    monkeypatch.setattr("dperm.data.limits.free_memory", lambda: 2 * 8.0 * 1000 * 12)
+    monkeypatch.setattr("dperm.data.untrusted_files.free_memory", lambda: 2 * 8.0 * 1000 * 12)
     assert schema.with_curves(12).encode(frame)[0].shape == (1000, 12)
     with pytest.raises(SchemaError, match="1,000 rows of 13 features, it would take about"):
         schema.with_curves(13).encode(frame)

@@ -21,7 +21,7 @@ from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.pipeline import make_pipeline
 
 from dperm.data import Column, Schema
-from dperm.distributed.answers import by_part
+from dperm.distributed.table import by_part
 from dperm.estimators import (
     DPLinearSVC,
     DPLogisticRegression,

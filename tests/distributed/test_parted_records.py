@@ -16,7 +16,7 @@ from sklearn.base import clone, is_classifier
 import dperm.distributed.table
 from dperm.estimators import DPLogisticRegression, DPRidge, DPSearch
 from dperm.gradient import SGD, AdaptiveClip, Clip, Constant, FullBatch, Normalise, Plan, Poisson
-from dperm.gradient.loop import descend
+from dperm.gradient.policy import descend
 from dperm.gradient.sampling import BallsAndBins
 from dperm.mechanisms import AccuracyFirst, Budget, Gradient, GradientPerturbation, Objective, Output, OutputPerturbation
 from dperm.objectives import LinearObjective, Logistic, PartedRecords, PartsChangedError, RegularisedSum, Softmax

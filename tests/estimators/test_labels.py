@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dperm.estimators import labels
-from dperm.estimators.labels import admit_labels
+from dperm.estimators import records as labels
+from dperm.estimators.records import admit_labels
 from dperm.objectives import LinearObjective, Logistic
 
 

@@ -41,7 +41,7 @@ from dperm.privacy import Certificate, Gaussian, Relation
 from dperm.release import Source
 from dperm.torch import Callback, ModuleObjective, PrivateTrainer, TorchRecords, private_channel_statistics
 from dperm.torch.ranks import RankError, Ranks, RankSource, Share
-from dperm.torch.ranks.rank_records import share_of
+from dperm.torch.ranks.rank_share import share_of
 from dperm.torch.ranks.tensor_noise import TorchSource
 from helpers.oracle import cross_entropy
 

@@ -25,7 +25,7 @@ from dperm.privacy import Relation
 from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
 from dperm.torch.parameters.fully_sharded import ShardedParameters
 from dperm.torch.ranks import Ranks, ShardSource
-from dperm.torch.ranks.rank_records import share_of
+from dperm.torch.ranks.rank_share import share_of
 from helpers import rank_runs
 from helpers.oracle import cross_entropy
 from helpers.rank_runs import N, Seen, noises, of_rank, plan_of, records

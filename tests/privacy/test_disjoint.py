@@ -32,9 +32,9 @@ from dperm.privacy import (
     delta,
     epsilon,
 )
-from dperm.privacy.disjoint import largest_profile
-from dperm.privacy.divergence import divergence as divergence_of
+from dperm.privacy.accounting import largest_profile
 from dperm.privacy.events import Event, alternatives, claims_of, event_from_dict, leaves, released_leaves
+from dperm.privacy.gdp import divergence as divergence_of
 from dperm.privacy.gdp import gdp_bounds
 from dperm.privacy.pld import PrivacyLossDistribution
 from dperm.privacy.rdp import ORDERS, rdp

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 from dperm.privacy import ApproximateDP, Composed, Gaussian, PureDP, Relation, SelfComposed, Unsupported, epsilon
-from dperm.privacy.divergence import divergence
 from dperm.privacy.events import Event, PoissonSampled
 from dperm.privacy.filters import BudgetExceeded, privacy_profile
+from dperm.privacy.gdp import divergence
 from dperm.privacy.rdp import rdp
 from dperm.release import SpendLog, spend_log
 from dperm.release.ledger import Budget, only_claimed

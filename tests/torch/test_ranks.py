@@ -15,7 +15,7 @@ import torch
 
 from dperm.release import SpendLog
 from dperm.torch.ranks import Share
-from dperm.torch.ranks import rank_records as sharing
+from dperm.torch.ranks import rank_share as sharing
 from helpers.killed_ranks import steps_for
 from helpers.rank_runs import ERRORS, SCENARIOS, WORKS, individual, launched, records, remembered
 

@@ -2,6 +2,7 @@
 
 from dperm.audit.distinguish import compare_scores, distinguish
 from dperm.audit.figures import curve_figure
+from dperm.audit.linear import Trials
 from dperm.audit.low_bits import low_bits
 from dperm.audit.membership import member_scores, membership, record_losses
 from dperm.audit.one_run import one_run
@@ -12,7 +13,6 @@ from dperm.audit.replay import replay
 from dperm.audit.result import AuditResult, learned, overall, results_from_json, results_to_json
 from dperm.audit.suite import AttackPlan, attack, planned_attack
 from dperm.audit.training import Training
-from dperm.audit.trials import Trials
 from dperm.audit.white_box import one_run_gradients, white_box
 
 __all__ = [

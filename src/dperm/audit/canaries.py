@@ -12,13 +12,11 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
-from numpy.typing import NDArray
 
+from dperm._types import Array
 from dperm.gradient.policy import BatchSource
 from dperm.objectives import PublicFacts
 from dperm.objectives.per_example import Objective, Pass
-
-Array = NDArray[np.float64]
 
 _LONG = 1e6  # length of a canary's gradient: far beyond any clipping norm
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.audit.outputs import Progress
 from dperm.audit.pairs import Pair
 from dperm.audit.result import VERDICT_CONFIDENCE, AuditResult, Verdict
@@ -26,8 +26,6 @@ from dperm.audit.statistics import (
 )
 from dperm.privacy import ApproximateDP, Certificate, Event, Relation, epsilon
 from dperm.privacy.events import relation_of
-
-Array = NDArray[np.float64]
 
 #: (data, m) → outputs of m independent trainings, shape (m, …); a third parameter `progress(done, m)` is used if there is one
 Train = Callable[..., Any]

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, logsumexp
 
+from dperm._types import Array
 from dperm.audit.noise import FALSE_ALARM, Finding
 from dperm.audit.recording import DrawRecord
 from dperm.gradient.sampling import FixedSize, PoissonUpTo
 
-Array = NDArray[np.float64]
 Table = NDArray[np.float64]  # of zeros and ones
 
 #: s: what is bet on each inclusion; the largest see a few draws that are all the same, the smallest many that are nearly right

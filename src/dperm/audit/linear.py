@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dperm._random import Randomness
+from dperm._types import Array
 from dperm.audit.outputs import Progress
 from dperm.audit.pairs import Data, Pair
 from dperm.audit.recording import Recording
-from dperm.audit.trials import Trials
 from dperm.mechanisms import ByPart, Mechanism, Stage
 from dperm.objectives import LinearObjective
 from dperm.release import Source
-
-Array = NDArray[np.float64]
+from dperm.release.draws import Draw
 
 _AT_ONCE = 1 << 17  # numbers in the largest array of trainings run at once: it is to stay in cache
 
@@ -68,3 +67,30 @@ def likelihood_ratio_of(mechanism: Mechanism, objective: LinearObjective, pair: 
         return second - first
 
     return ratio
+
+
+class Trials(Source):
+    """m independent runs: every query, (p,) or (m, p), leaves as (m, p) with noise of its own in each row.
+
+    Draws are tables (m, n) of booleans. Noise comes from the library's keystream, inclusions from its sampling stream.
+    """
+
+    def __init__(self, trials: int, randomness: Randomness | None = None) -> None:
+        self.trials = trials
+        self._count = trials
+        self._randomness = randomness or Randomness.from_system()
+
+    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Array:
+        shape = (self._count, np.shape(query)[-1])
+        noise = self._randomness.noise.rounded_normal(std / step, shape[0] * shape[1]).reshape(shape)
+        return (np.rint(query / step) + noise) * step
+
+    def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
+        noise = self._randomness.noise.rounded_ball(sensitivity / epsilon / step, np.shape(query)[-1], self._count)
+        return (np.rint(query / step) + noise) * step
+
+    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
+        return std * self._randomness.noise.standard_normal(self._count * dimension).reshape(self._count, dimension)
+
+    def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Any]:
+        return draw.tables(self._randomness.sampling, self._count, records, steps)

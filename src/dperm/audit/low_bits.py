@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.audit.distinguish import compare_scores
 from dperm.audit.result import AuditResult
 from dperm.privacy import Event
-
-Array = NDArray[np.float64]
 
 #: (release (p,), query (p,), scale of the noise) → how well they fit
 Score = Callable[[Array, Array, float], float]

@@ -9,16 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dperm._column import agreement, column
+from dperm._types import Array
 from dperm.audit.distinguish import roc_points, split_claim
 from dperm.audit.pairs import Data
 from dperm.audit.result import MEMBERSHIP, AuditResult
 from dperm.audit.statistics import area_under_curve, upper_bound
 from dperm.privacy import Certificate, Event
-
-Array = NDArray[np.float64]
 
 Losses = Callable[[Any, Data], Array]
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dperm._types import Array
 from dperm.audit.movement import raise_to
 from dperm.audit.noise import Finding
 from dperm.audit.recording import Recording
 from dperm.mechanisms import Stage
 from dperm.objectives import RegularisedSum
 from dperm.privacy import Relation
-
-Array = NDArray[np.float64]
 
 #: kinds of movement of objective perturbation
 GRADIENT, LOG_DETERMINANT, SOLVER = "gradient of the objective", "log-determinant", "error of the solver"

@@ -12,6 +12,7 @@ from scipy.special import ndtr, ndtri
 
 from dperm import _validate as check
 from dperm._column import column, refuse_masked
+from dperm._types import Array
 from dperm.audit.distinguish import roc_points, same_relation, split_claim
 from dperm.audit.pairs import Data
 from dperm.audit.result import VERDICT_CONFIDENCE, AuditResult
@@ -19,8 +20,6 @@ from dperm.audit.statistics import COARSE, area_under_curve, gdp_estimate, one_r
 from dperm.privacy import Certificate, Event, Relation
 from dperm.privacy import delta as profile
 from dperm.privacy.gaussian import gaussian_mu
-
-Array = NDArray[np.float64]
 
 _EPSILONS = np.linspace(0.0, 1.0, 33) ** 1.5
 

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from array_api_compat import is_array_api_obj, to_device
-from numpy.typing import NDArray
 
+from dperm._types import Array
 from dperm.release import SpendLog
 from dperm.release.ledger import thrown_away
-
-Array = NDArray[np.float64]
 
 #: (done, in all)
 Progress = Callable[[int, int], None]

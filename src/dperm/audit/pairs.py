@@ -9,6 +9,7 @@ import numpy as np
 from array_api_compat import array_namespace, device, is_array_api_obj, to_device
 from numpy.typing import NDArray
 
+from dperm._types import Array
 from dperm.gradient.foreign import is_stranger
 from dperm.influence import LinearInfluence
 from dperm.mechanisms import Mechanism
@@ -16,7 +17,6 @@ from dperm.mechanisms.extremes import Extreme, opposites
 from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import Relation
 
-Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 _USUAL = 40  # records
 _MOST_ROWS = 64  # of a made person

@@ -9,16 +9,15 @@ from typing import Any, Literal
 
 import numpy as np
 from array_api_compat import array_namespace, device, to_device
-from numpy.typing import NDArray
 
 from dperm._random import Randomness
+from dperm._types import Array
 from dperm.privacy.events import Event
 from dperm.release.channel import UnpaidReleaseError
 from dperm.release.coins import Coin
 from dperm.release.draws import Draw, Indices
 from dperm.release.source import Source, SystemSource
 
-Array = NDArray[np.float64]
 Kind = Literal["gaussian", "pure", "objective", "threshold", "choice", "hidden"]
 
 _NOBODY: Indices = np.array([], dtype=np.intp)

@@ -36,8 +36,6 @@ from dperm.privacy.events import (
 from dperm.release import SpendLog, UnpaidReleaseError
 from dperm.release.alignment import aligned
 
-Array = NDArray[np.float64]
-
 #: trainings for one direction of one pair, at most: two that are recorded, and two for each of two patterns of draws
 RUNS = 6
 

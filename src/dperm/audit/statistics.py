@@ -13,14 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import bdtr, betaincinv, ndtri
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.privacy import Event, delta
 from dperm.privacy.gaussian import gaussian_epsilon
-
-Array = NDArray[np.float64]
 
 _GRID = 65  # values of ε at which a trade-off curve is bounded: a coarser grid refutes less, never more
 _CANDIDATES = 400  # thresholds that are looked at

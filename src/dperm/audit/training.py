@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from array_api_compat import is_torch_array
-from numpy.typing import NDArray
 
+from dperm._types import Array
 from dperm.audit.linear import (
     likelihood_ratio_of,
     minimisations_of,
@@ -30,8 +30,6 @@ from dperm.objectives.grouped import flattened
 from dperm.privacy import Certificate, Event, Provenance, Relation
 from dperm.release import Channel, Source
 from dperm.release.draws import Draw
-
-Array = NDArray[np.float64]
 
 _FACTS = "the certificate's public facts"
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtrc, chdtr, ndtri
 
+from dperm._types import Array
 from dperm.audit.distinguish import compare_scores
 from dperm.audit.result import WHITE_BOX, AuditResult, finite
 from dperm.audit.statistics import Estimate
@@ -27,8 +28,6 @@ from dperm.privacy import (
 )
 from dperm.privacy.events import chosen_on_the_way
 from dperm.release.draws import Draw, sampled_log_ratio
-
-Array = NDArray[np.float64]
 
 _SIGMAS = 6.0  # how far a normal statistic may be from its mean: one false alarm in 10⁹
 _HIGH_SIGMAS = 8.0  # the same above the mean for sums of squares of counts, whose upper tail is heavier; the lower is lighter

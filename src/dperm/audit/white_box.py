@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.audit.canaries import CanaryObjective, with_canaries
 from dperm.audit.one_run import guess, guesses_for
 from dperm.audit.outputs import unlogged
@@ -26,8 +27,6 @@ from dperm.objectives.per_example import Objective
 from dperm.privacy import Relation, epsilon
 from dperm.release import Channel, Source
 from dperm.release.draws import Draw
-
-Array = NDArray[np.float64]
 
 _SHORTEST, _LONGEST = 0.5, 1e6  # of a bound: canaries' gradient norms
 

@@ -1,6 +1,7 @@
 """Data: tables through public schemas, named sets, and images."""
 
-from dperm.data.dataset import DataError, Dataset
+from dperm.data.columns import TargetRange
+from dperm.data.dataset import Dataset
 from dperm.data.finding import find
 from dperm.data.images import Images, load_images
 from dperm.data.proposing import confirmed, propose
@@ -9,7 +10,7 @@ from dperm.data.registry import load, named, schema_of
 from dperm.data.reviews import Reviews, hashed_words, load_reviews
 from dperm.data.schema import Column, Schema, SchemaError
 from dperm.data.streaming import read_stream
-from dperm.data.targets import TargetRange
+from dperm.data.untrusted_files import DataError
 
 __all__ = [
     "Column",

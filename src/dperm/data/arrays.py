@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm.data.dataset import DataError
-from dperm.data.limits import Limits
+from dperm.data.untrusted_files import DataError, Limits
 
 _NUMBERS = "biuf"  # kinds of dtypes: truths, whole numbers with and without a sign, floating-point numbers
 _TARGETS = f"{_NUMBERS}US"  # and texts

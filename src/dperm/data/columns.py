@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm.data.entries import SchemaError, as_numbers, is_number, numbers, texts
-from dperm.data.moments import ISO, decimal_year, moments
+from dperm.data.entries import SchemaError
+from dperm.data.moments import decimal_year, moments
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Array = NDArray[np.float64]
+import math
+from collections.abc import Mapping
+from dataclasses import field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from dperm._types import Array
+from dperm.data.entries import as_numbers, is_number, numbers, texts
+from dperm.data.moments import ISO
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 Scale = Literal["linear", "log", "cyclic"]
 
 _TYPES = ("number", "category", "date", "ignore", "label")
@@ -356,3 +365,79 @@ def _codes(values: pd.Series[Any], column: Column, *, lenient: bool) -> NDArray[
             f"Expected column {column.name!r} to hold one of its {len(categories)} categories, got {text[unknown].iloc[0]!r}."
         )
     return codes
+
+
+class TargetRange(NamedTuple):
+    """[low, high], low < high. In JSON a list of both."""
+
+    low: float
+    high: float
+
+    def scaled(self, targets: Any) -> Array:
+        """Targets (n,) in [low, high] on [−1, 1]; those outside are clipped."""
+        half = self.high / 2 - self.low / 2
+        return np.clip((np.asarray(targets, dtype=np.float64) - (self.low + half)) / half, -1.0, 1.0)
+
+    def restored(self, answers: Any) -> Array:
+        """Predictions (n,) on [−1, 1] in the target's units; nothing is clipped."""
+        half = self.high / 2 - self.low / 2
+        return self.low + half + np.asarray(answers, dtype=np.float64) * half
+
+
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatePart(Column):
+    """One number, or a day of the week, that dates become: a column of its own, named `admitted month`."""
+
+    date: Column
+    part: str
+
+    @property
+    def source(self) -> str:
+        return self.date.name
+
+    def encode(self, values: pd.Series[Any], encoding: Encoding) -> NDArray[np.float32]:
+        """(n, width) of a column of dates. SchemaError, naming column and value, for what is none."""
+        import pandas as pd
+
+        values = self.date.entries(values)
+        found = moments(values, self.date.form)
+        broken = found.isna() & values.notna()
+        if broken.any() and not encoding.lenient and self.date.unknown != "ignore":
+            raise SchemaError(
+                f"Expected dates of the form {self.date.form} in column {self.source!r}, got {str(values[broken].iloc[0])!r}."
+            )
+        if self.type == "category":
+            return super().encode(found.dt.day_of_week.map(dict(enumerate(WEEKDAYS)), na_action="ignore"), encoding)
+        return super().encode(pd.Series(_READERS[self.part](found), index=values.index), encoding)
+
+
+def _years(found: pd.Series[Any]) -> Any:
+    """With what part of the year is over."""
+    leap = found.dt.is_leap_year.where(found.notna(), False)
+    return found.dt.year + (found.dt.day_of_year - 1 + _days(found)) / np.where(leap, 366.0, 365.0)
+
+
+def _days(found: pd.Series[Any]) -> Any:
+    return (found.dt.hour + found.dt.minute / 60) / 24
+
+
+_READERS: dict[str, Any] = {
+    "year": _years,
+    "month": lambda found: found.dt.month - 1 + (found.dt.day - 1) / 31,
+    "hour": lambda found: 24 * _days(found),
+}
+
+
+def date_parts(column: Column) -> list[Column]:
+    """The columns that a column of dates becomes."""
+    first, last = (decimal_year(end) for end in column.dates)
+    made: dict[str, dict[str, Any]] = {
+        "year": {"type": "number", "range": (first, last)},
+        "month": {"type": "number", "range": (0.0, 12.0), "scale": "cyclic"},
+        "weekday": {"type": "category", "categories": WEEKDAYS},
+        "hour": {"type": "number", "range": (0.0, 24.0), "scale": "cyclic"},
+    }
+    return [DatePart(name=f"{column.name} {part}", date=column, part=part, **made[part]) for part in column.parts]

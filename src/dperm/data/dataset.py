@@ -10,16 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm._column import column
+from dperm.data.columns import TargetRange
 from dperm.data.frames import as_frame
 from dperm.data.schema import Schema, SchemaError
 from dperm.data.survey import Survey
-from dperm.data.targets import TargetRange
+from dperm.data.untrusted_files import DataError
 from dperm.privacy import Certificate, statements
 from dperm.release.ledger import only_claimed
-
-
-class DataError(ValueError):
-    """A file cannot be used; the message says which, why, and what to do."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dperm._memory import free_memory
-from dperm.data.limits import Limits, TooLargeError
+from dperm.data.untrusted_files import Limits, TooLargeError
 
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zip")
 _MAGIC = (

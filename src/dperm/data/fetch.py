@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dperm.data.dataset import DataError
+from dperm.data.untrusted_files import DataError
 
 
 def fetch(item: dict[str, Any], name: str) -> Path:

@@ -16,16 +16,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from dperm import _validate as check
-from dperm.data.columns import OTHER, Column
-from dperm.data.counting import GRID, ColumnCounts, added, counted, values_added, values_counted
+from dperm.data.columns import OTHER, Column, TargetRange
+from dperm.data.counting import GRID, ColumnCounts, Whole, added, counted, table_of, values_added, values_counted
 from dperm.data.entries import SchemaError
 from dperm.data.schema import Schema, tell_persons
-from dperm.data.tables import Whole, table_of
-from dperm.data.targets import TargetRange
 from dperm.privacy import (
     ApproximateDP,
     Assumption,
@@ -43,7 +40,6 @@ from dperm.release import Channel
 if TYPE_CHECKING:
     import pandas as pd
 
-Array = NDArray[np.float64]
 
 _PROBES = math.ceil(math.log2(len(GRID)))
 _SHARES = {"kinds": 0.05, "ends": 0.55, "values": 0.4}  # of the Gaussian's μ²

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm.data.columns import Column
+from dperm.data.columns import Column, TargetRange
 from dperm.data.entries import SchemaError, as_numbers, decimal_of, texts
 from dperm.data.frames import as_frame
 from dperm.data.moments import ISO, moments
 from dperm.data.schema import Schema
-from dperm.data.targets import TargetRange
 
 if TYPE_CHECKING:
     import pandas as pd

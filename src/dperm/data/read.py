@@ -14,18 +14,17 @@ import numpy as np
 
 from dperm._memory import free_memory
 from dperm.data.arrays import admit_table, arrays_of_archive, is_floating
-from dperm.data.dataset import DataError, Dataset
+from dperm.data.columns import TargetRange
+from dperm.data.dataset import Dataset
 from dperm.data.decode import read_bytes
 from dperm.data.frames import as_frame
-from dperm.data.limits import Limits
-from dperm.data.parsing import parsing
 from dperm.data.proposing import propose
 from dperm.data.schema import Schema, SchemaError
 from dperm.data.sheets import read_sheet
 from dperm.data.streaming import IN_PARTS, StoredTable, fits_memory, is_first_feather, read_in_parts
 from dperm.data.survey import Survey
-from dperm.data.targets import TargetRange
 from dperm.data.text import marks_of, read_text
+from dperm.data.untrusted_files import DataError, Limits, parsing
 
 if TYPE_CHECKING:
     import pandas as pd

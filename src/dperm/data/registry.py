@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from dperm.data.dataset import DataError, Dataset
+from dperm.data.dataset import Dataset
 from dperm.data.fetch import fetch
 from dperm.data.read import read_frame
 from dperm.data.schema import Schema
+from dperm.data.untrusted_files import DataError
 
 
 @cache

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm.data.dataset import DataError
 from dperm.data.fetch import fetch
+from dperm.data.untrusted_files import DataError
 
 #: Two archives hold the same labelled reviews, and either will do: one without the unlabelled reviews and word counts (sha256),
 #: and the publisher's (raw_sha256), which a download must be.

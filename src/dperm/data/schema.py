@@ -16,14 +16,12 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm._json import on_one_line, unique_names
-from dperm.data.columns import OTHER, Column, Encoding, checked_range
-from dperm.data.dates import date_parts
+from dperm.data.columns import OTHER, Column, Encoding, TargetRange, checked_range, date_parts
 from dperm.data.entries import SchemaError, decimal_of, is_number, numbers, texts
 from dperm.data.frames import as_frame
-from dperm.data.limits import TooLargeError, refuse_beyond_free
 from dperm.data.pairs import Pair, admit_pairs
 from dperm.data.schema_file import as_text, given_by
-from dperm.data.targets import TargetRange
+from dperm.data.untrusted_files import TooLargeError, refuse_beyond_free
 from dperm.privacy import Certificate, epsilon
 
 if TYPE_CHECKING:

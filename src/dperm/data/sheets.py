@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from xml.parsers import expat
 
-from dperm.data.dataset import DataError
-from dperm.data.limits import Limits
+from dperm.data.untrusted_files import DataError, Limits
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 
 from dperm._files import nameless, scratch_folder
 from dperm._memory import free_memory
-from dperm.data.dataset import DataError, Dataset
+from dperm.data.dataset import Dataset
 from dperm.data.frames import as_frame
-from dperm.data.limits import CELL, Limits
-from dperm.data.parsing import parsing
 from dperm.data.schema import Schema, SchemaError, tell_persons
 from dperm.data.survey import Survey
 from dperm.data.unpacked import arrow_bytes, parquet_bytes
+from dperm.data.untrusted_files import CELL, DataError, Limits, parsing
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dperm.data.decode import TextError, decoded, is_gzip, read_bytes
-from dperm.data.limits import Limits
+from dperm.data.untrusted_files import Limits
 
 if TYPE_CHECKING:
     import pandas as pd

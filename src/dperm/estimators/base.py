@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import json
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from dperm import _validate as check
 from dperm._remind import remind_of_budget, remind_of_delta, remind_of_persons, remind_of_scaling, remind_of_size
+from dperm._types import Array
 from dperm.distributed import PartedTable, parted_table
 from dperm.distributed.table import refuse_dask
 from dperm.estimators.around import of_stranger, remind_of_what_looks
-from dperm.estimators.methods import TakesMethod
-from dperm.estimators.records import admit_records, same_rows
-from dperm.estimators.weights import admit_class_weight, admit_weights, bounded, weight_assumptions, weights_by_class
+from dperm.estimators.records import (
+    admit_class_weight,
+    admit_records,
+    admit_weights,
+    bounded,
+    same_rows,
+    weight_assumptions,
+    weights_by_class,
+)
 from dperm.mechanisms import Mechanism, Method, Release, method_of
 from dperm.objectives import LinearObjective, Loss, PartedRecords, Records, Task, Weighted
 from dperm.objectives.grouped import admit_person_rows, numbered
@@ -32,7 +41,38 @@ from dperm.privacy import Assumption, Relation, Risk
 from dperm.privacy.events import claims_of
 from dperm.release import Channel
 
-Array = NDArray[np.float64]
+
+class TakesMethod(BaseEstimator):
+    """Base of the estimators whose parameter `mechanism` is a method or its name; what a fit tells the data holder alone,
+    `private_trace_`, stays behind where the estimator is copied or saved."""
+
+    mechanism: str | Method
+
+    def __getstate__(self) -> Any:
+        state = super().__getstate__()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        return {name: value for name, value in state.items() if name != "private_trace_"}  # pyright: ignore[reportUnknownVariableType]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Parameters; with `deep` also the settings of a method, as `mechanism__epochs`."""
+        params = super().get_params(deep=False)
+        method = params.get("mechanism")  # none where it follows from other parameters
+        if deep and isinstance(method, Method):
+            params |= {f"mechanism__{field.name}": getattr(method, field.name) for field in dataclasses.fields(method)}
+        return params
+
+    def set_params(self, **params: Any) -> Self:
+        """Methods are values: a setting of one makes another. A mechanism that is given by its name has all settings by rule."""
+        settings = {name: value for name, value in params.items() if name.startswith("mechanism__")}
+        super().set_params(**{name: value for name, value in params.items() if name not in settings})
+        if settings:
+            known = {field.name for field in dataclasses.fields(method_of(self.mechanism))}
+            given = {name.removeprefix("mechanism__"): value for name, value in settings.items()}
+            if wrong := sorted(set(given) - known):
+                raise ValueError(
+                    f"Expected settings of {self.mechanism!r} among {', '.join(sorted(known))}, got {', '.join(wrong)}."
+                )
+            self.mechanism = dataclasses.replace(method_of(self.mechanism), **given)
+        return self
 
 
 class PrivateLinearModel(TakesMethod):
@@ -370,3 +410,16 @@ def _with_empty_rows(rows: Any, count: int) -> Any:
     if sp.issparse(rows):
         return sp.vstack([rows, sp.csr_matrix((count, rows.shape[1]), dtype=rows.dtype)], format="csr")
     return np.concatenate([rows, np.zeros((count, rows.shape[1]), dtype=rows.dtype)])
+
+
+@contextmanager
+def all_or_nothing(estimator: object) -> Iterator[None]:
+    """Whatever fails within: the estimator is as it was, so that no answer mixes two fits. Attributes are to be replaced, not
+    changed in place. What was charged stays charged."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        vars(estimator).clear()
+        vars(estimator).update(before)
+        raise

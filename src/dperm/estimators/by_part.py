@@ -16,9 +16,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from dperm import _validate as check
 from dperm.distributed import parted_table
-from dperm.estimators.base import PrivateLinearModel
+from dperm.estimators.base import PrivateLinearModel, all_or_nothing
 from dperm.estimators.records import beside
-from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import ByPart, Mechanism
 from dperm.objectives import LinearObjective
 from dperm.privacy import Certificate

@@ -13,21 +13,16 @@ from sklearn.metrics import accuracy_score
 from sklearn.model_selection import train_test_split
 
 from dperm import _validate as check
-from dperm.distributed.answers import by_part
+from dperm._types import Array
 from dperm.distributed.sums import PartSums
-from dperm.distributed.table import of_dask, refuse_dask
-from dperm.estimators.base import PrivateLinearModel
-from dperm.estimators.labels import admit_labels
-from dperm.estimators.records import HeldOut, admit_records, beside
+from dperm.distributed.table import by_part, of_dask, refuse_dask
+from dperm.estimators.base import PrivateLinearModel, all_or_nothing
+from dperm.estimators.records import HeldOut, admit_labels, admit_records, beside
 from dperm.estimators.scores import accuracy_of_parts
-from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Auto, Coordinate, Method, Objective
 from dperm.objectives import Hinge, Huber, Logistic, Loss
 from dperm.privacy import Assumption, Risk
 from dperm.utility import EpsilonCurve, UtilityCurve, UtilityPath
-
-Array = NDArray[np.float64]
-
 
 _L1_SHARES = {"l1": 1.0, "l2": 0.0, "elasticnet": 0.5}  # of penalties
 

@@ -18,13 +18,11 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.distributed.table import refuse_dask
 from dperm.estimators.around import of_stranger, remind_of_what_looks
-from dperm.estimators.base import admit_groups
-from dperm.estimators.labels import admit_labels
-from dperm.estimators.methods import TakesMethod
-from dperm.estimators.records import admit_records, beside, same_rows
-from dperm.estimators.whole import all_or_nothing
+from dperm.estimators.base import TakesMethod, admit_groups, all_or_nothing
+from dperm.estimators.records import admit_labels, admit_records, beside, same_rows
 from dperm.gradient import Policy
 from dperm.gradient.recipes import budgeted_recipe, dp_sgd, dpis, full_batch_descent
 from dperm.mechanisms import Gradient, Method, method_of
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 
     from dperm.torch import PrivateTrainer
 
-Array = NDArray[np.float64]
 
 _PREDICTED_AT_ONCE = 4096
 _LAYERS, _WIDEST = 100, 1_000_000

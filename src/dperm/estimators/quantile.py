@@ -10,13 +10,11 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import d2_pinball_score
 
 from dperm import _validate as check
-from dperm.distributed.answers import by_part
 from dperm.distributed.sums import PartSums
-from dperm.distributed.table import of_dask
-from dperm.estimators.base import PrivateLinearModel
+from dperm.distributed.table import by_part, of_dask
+from dperm.estimators.base import PrivateLinearModel, all_or_nothing
 from dperm.estimators.records import beside
 from dperm.estimators.scores import pinball_of_parts
-from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Method
 from dperm.objectives import LinearObjective, Loss
 from dperm.objectives.quantile import QuantileLoss

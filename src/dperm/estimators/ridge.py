@@ -11,19 +11,16 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
 from dperm import _validate as check
-from dperm.distributed.answers import by_part
+from dperm._types import Array
 from dperm.distributed.sums import PartSums
-from dperm.distributed.table import of_dask
-from dperm.estimators.base import PrivateLinearModel
+from dperm.distributed.table import by_part, of_dask
+from dperm.estimators.base import PrivateLinearModel, all_or_nothing
 from dperm.estimators.records import beside
 from dperm.estimators.scores import share_explained, squared_divergence
-from dperm.estimators.whole import all_or_nothing
-from dperm.mechanisms import Method
+from dperm.mechanisms import Coordinate, FrankWolfe, Method
 from dperm.objectives import LinearObjective, Loss, Squared
 from dperm.privacy import Assumption, Risk
 from dperm.privacy.statements import clipped_targets
-
-Array = NDArray[np.float64]
 
 _USUAL_RADIUS = 5.0
 
@@ -110,3 +107,115 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
 
     def _scored(self, truth: NDArray[Any], answers: NDArray[Any], weights: Array | None) -> float:
         return float(r2_score(truth, answers, sample_weight=weights))
+
+
+class DPLasso(DPRidge):
+    """Differentially private Lasso: squared loss over the ball ‖θ‖₁ ≤ `radius`, by Frank and Wolfe's steps (Talwar, Thakurta,
+    Zhang 2015), so that at most `steps` coefficients are not 0.
+
+    The ball is Lasso's penalty in its other form. An intercept is one of the parameters in it. `steps` None: by public_size, or
+    50. `entry_bound`: a public bound on every feature's size, which noise then follows; let `data_norm` be as large as rows of
+    such features are long, for this to help (`FrankWolfe` says more). Other parameters as for `DPRidge`; of data in CSR nothing
+    is made dense but vectors of d numbers.
+    """
+
+    def __init__(
+        self,
+        epsilon: float | Risk = 1.0,
+        delta: float = 1e-5,
+        *,
+        radius: float = 1.0,
+        target_bound: float = 1.0,
+        steps: int | None = None,
+        entry_bound: float | None = None,
+        data_norm: float = 1.0,
+        relation: str = "add_or_remove_one",
+        public_size: int | None = None,
+        max_sample_weight: float | None = None,
+        fit_intercept: bool = True,
+        intercept_scale: float | None = None,
+        label: str = "",
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.radius = radius
+        self.target_bound = target_bound
+        self.steps = steps
+        self.entry_bound = entry_bound
+        self.data_norm = data_norm
+        self.relation = relation
+        self.public_size = public_size
+        self.max_sample_weight = max_sample_weight
+        self.fit_intercept = fit_intercept
+        self.intercept_scale = intercept_scale
+        self.label = label
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True  # on the few records of a check: choices are noisy
+        return tags
+
+    @property
+    def mechanism(self) -> FrankWolfe:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What follows from the parameters."""
+        return FrankWolfe(radius=self.radius, steps=self.steps, entry_bound=self.entry_bound)
+
+
+class DPElasticNet(DPRidge):
+    """Differentially private elastic net, by coordinate descent (Mangold and others 2022): it minimises
+
+        Σ(y − xᵀθ)²/(2n) + alpha·l1_ratio·‖θ‖₁ + alpha·(1 − l1_ratio)·‖θ‖²/2,
+
+    scikit-learn's `ElasticNet`, but for an intercept, which has the quadratic penalty too. `epochs` None: 10 passes over the
+    coordinates. `radius` bounds every coefficient. Other parameters as for `DPRidge`.
+    """
+
+    def __init__(
+        self,
+        epsilon: float | Risk = 1.0,
+        delta: float = 1e-5,
+        *,
+        alpha: float = 1e-3,
+        l1_ratio: float = 0.5,
+        radius: float = 5.0,
+        target_bound: float = 1.0,
+        epochs: int | None = None,
+        data_norm: float = 1.0,
+        relation: str = "add_or_remove_one",
+        public_size: int | None = None,
+        max_sample_weight: float | None = None,
+        fit_intercept: bool = True,
+        intercept_scale: float | None = None,
+        label: str = "",
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+        self.radius = radius
+        self.target_bound = target_bound
+        self.epochs = epochs
+        self.data_norm = data_norm
+        self.relation = relation
+        self.public_size = public_size
+        self.max_sample_weight = max_sample_weight
+        self.fit_intercept = fit_intercept
+        self.intercept_scale = intercept_scale
+        self.label = label
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True  # on the few records of a check
+        return tags
+
+    @property
+    def mechanism(self) -> Coordinate:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What follows from the parameters."""
+        alpha = check.non_negative("alpha", self.alpha)
+        share = check.fraction("l1_ratio", self.l1_ratio, zero=True, one=True)
+        radius = check.scale("radius", self.radius)
+        return Coordinate(l1=alpha * share, l2=alpha * (1 - share), box=radius, epochs=self.epochs)

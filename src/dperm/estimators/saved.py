@@ -6,6 +6,8 @@ A digest binds what a file holds; a signature, where there is one, says who made
 
 from __future__ import annotations
 
+import base64
+import importlib.util
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -20,7 +22,6 @@ from dperm._family import members, ours
 from dperm._json import foreign, unique_names
 from dperm.estimators.base import PrivateLinearModel, plain
 from dperm.estimators.networks import DPMLPClassifier, PrivateNetworkClassifier
-from dperm.estimators.saved_networks import read_network, weights_of
 from dperm.mechanisms import Method, method_from_dict
 from dperm.mechanisms.method import FOREIGN
 from dperm.objectives import LinearObjective, Roughness
@@ -182,3 +183,41 @@ def _objective(model: PrivateLinearModel, classes: int, stated: dict[str, Any]) 
     rough = stated.get("roughness")
     objective = replace(objective, roughness=None if rough is None else Roughness(**rough))
     return replace(objective, **{name: stated[name] for name in _OF_OBJECTIVE if name != "outputs"})
+
+
+def weights_of(model: PrivateNetworkClassifier) -> dict[str, Any]:
+    """What a file holds of a fitted network beside its settings. TypeError for a module that a file could not make again."""
+    if type(model) is not DPMLPClassifier:
+        raise TypeError(
+            f"Expected a DPMLPClassifier, whose settings say how it is built, got {type(model).__name__}: save the weights by "
+            "torch (module_.state_dict()), and the certificate as JSON (certificate_.to_json())."
+        )
+    import torch
+    from safetensors.torch import save
+
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.module_.state_dict().items()}
+    if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
+        raise ValueError("Expected finite weights: this training diverged, and there is no model to save.")
+    return {"weights": base64.b64encode(save(tensors)).decode("ascii"), "history": model.history_}
+
+
+def read_network(model: DPMLPClassifier, data: dict[str, Any]) -> None:
+    """Make `model` the fitted one of a file. ValueError for weights that are none, or those of another network."""
+    if importlib.util.find_spec("torch") is None:
+        raise ModuleNotFoundError("Networks need PyTorch: pip install 'dperm[torch]'.")
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        tensors = load(base64.b64decode(data["weights"], validate=True))
+        with torch.device("meta"):  # no memory, however large a file says that it is
+            module = model.module_of(data["features"], len(data["classes"]))
+        module.load_state_dict(tensors, strict=True, assign=True)
+    except (SafetensorError, RuntimeError, ValueError) as error:
+        raise ValueError(f"its weights cannot be used ({str(error).splitlines()[0]})") from None
+    kinds = {tensor.dtype for tensor in tensors.values()}
+    if kinds not in ({torch.float32}, {torch.float64}) or not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
+        raise ValueError("expected finite weights of one floating-point type")
+    model.module_ = module.eval().requires_grad_(False)
+    model.history_ = list(data["history"])

@@ -16,9 +16,9 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_array
 
 from dperm._column import column
+from dperm._types import Array
 from dperm.distributed.sums import PartSums
 
-Array = NDArray[np.float64]
 Predict = Callable[[Any], NDArray[Any]]
 
 

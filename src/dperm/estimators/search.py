@@ -17,9 +17,8 @@ from dperm import _validate as check
 from dperm._remind import remind_of_budget
 from dperm.distributed import parted_table
 from dperm.estimators.around import of_stranger
-from dperm.estimators.base import PrivateLinearModel
+from dperm.estimators.base import PrivateLinearModel, all_or_nothing
 from dperm.estimators.records import HeldOut
-from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Mechanism
 from dperm.objectives import LinearObjective
 from dperm.privacy import Assumption, Certificate, Composed, Event, Provenance, PureDP, Relation, Risk, calibrate

@@ -3,15 +3,13 @@
 from dperm.gradient.bounding import AdaptiveClip, Bounding, Clip, Normalise, PerLayer, Unit
 from dperm.gradient.importance import AdaptiveNorm, ImportanceEpoch, ImportanceGradients, ImportancePlan
 from dperm.gradient.individual import IndividualGradients, IndividualPlan
-from dperm.gradient.loop import descend, descend_by
 from dperm.gradient.pidp import PidpPlan
-from dperm.gradient.plan import NoisyGradients, Plan
-from dperm.gradient.policy import Gradients, Policy
+from dperm.gradient.plan import Constant, ExponentialDecay, NoiseSchedule, NoisyGradients, Plan
+from dperm.gradient.policy import Gradients, Policy, descend, descend_by
 from dperm.gradient.post import Identity, LaplacianSmoothing, Post, UnitAtLeast
 from dperm.gradient.published_normalised import PublishedNormalisedPlan
 from dperm.gradient.query import GradientDifference, PerExampleGradient, Query
 from dperm.gradient.sampling import BallsAndBins, FixedSize, FullBatch, Poisson, PoissonRows, PoissonUpTo, Sampler
-from dperm.gradient.schedule import Constant, ExponentialDecay, NoiseSchedule
 from dperm.gradient.svrg import SvrgPlan
 from dperm.gradient.update import SGD, Adam, Averaged, ExponentialAverage, FrankWolfeStep, Update
 

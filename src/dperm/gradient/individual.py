@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, device, to_device
-from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.gradient.bounding import Clip
 from dperm.gradient.policy import Gradients, Policy
 from dperm.gradient.post import Identity, Post
@@ -21,8 +21,6 @@ from dperm.objectives.per_example import Pass
 from dperm.objectives.sums import RunningSum
 from dperm.privacy.events import Composed, Event, IndividualGaussian, Relation
 from dperm.release.grid import Grid
-
-Array = NDArray[np.float64]
 
 
 class IndividualGradients(Gradients["IndividualPlan"]):

@@ -10,17 +10,15 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import to_device
-from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, minres
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.gradient.bounding import Clip
 from dperm.gradient.policy import Gradients, Policy
 from dperm.gradient.query import PerExampleGradient
 from dperm.gradient.update import Update
 from dperm.privacy.events import Composed, Event, Gaussian, Relation, SelfComposed, Unsupported
-
-Array = NDArray[np.float64]
 
 _CLAIM = (
     "PIDP-SGD takes a step without noise where a record's influence passes a noisy test: such a step gives that record's "

@@ -7,10 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+import numpy as np
+
 from dperm._family import states
 from dperm.gradient.bounding import Bounding
 from dperm.gradient.query import Query
 from dperm.gradient.update import Update
+from dperm.objectives.constraints import project_l2_ball
 from dperm.objectives.parts import PartedRecords, total_of
 from dperm.objectives.per_example import Objective, Pass
 from dperm.objectives.sums import RunningSum
@@ -268,3 +271,32 @@ def _bounded_sum(
             observe(at_theta)
         total.add(bounding.query(at_theta, state))
     return total
+
+
+def descend(
+    plan: Policy,
+    objective: Objective,
+    records: BatchSource,
+    channel: Channel,
+    theta: Any,
+    progress: Callable[[int], None] | None = None,
+) -> Any:
+    """Run `plan` from `theta` (p,); returns the final parameters. The channel must have been charged for the plan's event."""
+    plan = plan.sized(channel, len(records))
+    return descend_by(plan, plan.gradients(objective, records, channel), objective, theta, progress)
+
+
+def descend_by(
+    plan: Policy, gradients: Gradients[Policy], objective: Objective, theta: Any, progress: Callable[[int], None] | None = None
+) -> Any:
+    """`descend` with gradients that the caller started, and may look at afterwards."""
+    update, radius = plan.update, objective.radius
+    state = update.init(theta)
+    for step in range(1, plan.steps + 1):
+        gradient = gradients(theta)
+        with np.errstate(over="ignore", invalid="ignore"):  # a step may be as large as it likes: it is of released numbers
+            theta = project_l2_ball(update.step(theta, gradient, state), radius)
+        if progress is not None:
+            progress(step)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return project_l2_ball(update.result(theta, state), radius)

@@ -20,11 +20,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm.influence.chosen import admit_indices
+from dperm._types import Array
 from dperm.objectives import Batch, LinearObjective, Records, RegularisedSum
 from dperm.solvers import minimise, minimise_softmax
 
-Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 _AT_THE_EDGE = 1e-6  # of a ball's radius: nearer than that the ball holds θ̂, and influence is another
@@ -335,3 +334,21 @@ def _stacked(parts: list[Any], width: int) -> Any:
     if not parts:
         return np.zeros((0, width))
     return sp.vstack(parts, format="csr") if sp.issparse(parts[0]) else np.vstack(parts)
+
+
+def admit_indices(indices: Any, count: int) -> NDArray[np.intp]:
+    """Indices of `count` records in the order given, or those that a mask (count,) has. ValueError for anything else, and for a
+    record that is named twice."""
+    given = np.atleast_1d(np.asarray(indices))
+    if given.dtype == bool:
+        if given.shape != (count,):
+            raise ValueError(f"Expected a mask of {count} records, got shape {given.shape}.")
+        return np.flatnonzero(given)
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        raise ValueError(f"Expected indices of records, or a mask, got {given.dtype} of shape {given.shape}.")
+    chosen = given.astype(np.intp)
+    if chosen.size and not (chosen.min() >= 0 and chosen.max() < count):
+        raise ValueError(f"Expected indices from 0 to {count - 1}, got {chosen.min()} to {chosen.max()}.")
+    if len(np.unique(chosen)) < len(chosen):
+        raise ValueError("Expected each record once: some are named twice.")
+    return chosen

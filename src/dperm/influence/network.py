@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp
 
 from dperm import _validate as check
-from dperm.influence.chosen import admit_indices
+from dperm._types import Array
+from dperm.influence.linear import admit_indices
 from dperm.torch.data.records import TorchRecords
 from dperm.torch.engine.evaluation_mode import evaluating
 from dperm.torch.tensors.nested import FAILURES, batch_size, call_model, tensors
 
-Array = NDArray[np.float64]
 #: a score of a model, by its parameters: handed a function from inputs to outputs, returns a number
 Score = Callable[[Callable[[Any], Any]], Tensor]
 

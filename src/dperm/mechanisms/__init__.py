@@ -10,13 +10,10 @@ from dperm.mechanisms.base import Budget, Mechanism, Release, Stage
 from dperm.mechanisms.bolt_on import BoltOn, BoltOnPerturbation
 from dperm.mechanisms.by_part import ByPart
 from dperm.mechanisms.coordinate import Coordinate, CoordinateDescent
-from dperm.mechanisms.frank_wolfe import FrankWolfe, FrankWolfeDescent
-from dperm.mechanisms.frank_wolfe_l2 import FrankWolfeBall
-from dperm.mechanisms.gradient import Gradient, GradientPerturbation
+from dperm.mechanisms.frank_wolfe import FrankWolfe, FrankWolfeBall, FrankWolfeDescent
+from dperm.mechanisms.gradient import Gradient, GradientPerturbation, IndividualGradient, SmoothedGradient
 from dperm.mechanisms.greedy import GreedyCoordinate, GreedyDescent
-from dperm.mechanisms.individual import IndividualGradient
 from dperm.mechanisms.last_iterate import LastIterate, LastIterateDescent
-from dperm.mechanisms.lssgd import SmoothedGradient
 from dperm.mechanisms.method import Method, known_methods, method_from_dict, method_of, one_for_each
 from dperm.mechanisms.noisy_size import NoisySize
 from dperm.mechanisms.normalised import NormalisedGradient, PublishedNormalisedGradient, TraditionalGradient

@@ -22,6 +22,7 @@ from scipy.sparse import issparse
 
 from dperm import _validate as check
 from dperm._column import column
+from dperm._types import Array
 from dperm.gradient.foreign import is_stranger
 from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.extremes import Extreme, steep
@@ -45,7 +46,6 @@ from dperm.release import Channel
 from dperm.release.grid import Grid, admit_noise
 from dperm.release.threshold import ThresholdTest
 
-Array = NDArray[np.float64]
 Goal = Literal["accuracy", "loss"]
 
 _CUT = 5.0  # a loss of the records that are asked counts for at most so many targets

@@ -9,18 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm._family import ours, states
+from dperm._types import Array
 from dperm.gradient.foreign import is_stranger
 from dperm.mechanisms.extremes import Extreme, every_place, some_places
 from dperm.objectives import LinearObjective, PartedRecords, PublicFacts, Records
 from dperm.privacy import Assumption, Certificate, Event, Provenance, statements
 from dperm.release import Channel
 from dperm.release.grid import admit_noise
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

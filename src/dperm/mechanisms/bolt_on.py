@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.extremes import Extreme, across_a_third_class, pulled_along
 from dperm.mechanisms.method import Method, one_for_each
@@ -19,8 +20,6 @@ from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.constraints import project_l2_ball
 from dperm.privacy import Event, Gaussian, PureDP, Relation
 from dperm.release import Channel
-
-Array = NDArray[np.float64]
 
 _UNIT = 2.0**-53
 

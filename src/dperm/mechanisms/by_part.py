@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.extremes import Extreme
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Assumption, Relation, statements
 from dperm.privacy.events import Disjoint
 from dperm.release import Channel
-
-Array = NDArray[np.float64]
 
 _MARK = 0.05  # entry that says which part an extreme record is in, as a share of its norm
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.extremes import Extreme, right_angles
 from dperm.mechanisms.method import Method, one_for_each
@@ -24,8 +24,6 @@ from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.sums import exact_sum
 from dperm.privacy import Composed, Event, Gaussian, Relation, SelfComposed, calibrate
 from dperm.release import Channel
-
-Array = NDArray[np.float64]
 
 _SCALES_SHARE = 0.1  # of the budget's μ², for the sums of squares
 _USUAL = 1.5  # of a bound on a record's gradient: coordinates share it, but not all are large in one record

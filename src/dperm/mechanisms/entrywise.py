@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.objectives import LinearObjective, Records
 from dperm.objectives.records import Batch
 from dperm.objectives.sums import RunningSum
 from dperm.privacy import Relation
-
-Array = NDArray[np.float64]
 
 _HAIR = 1 - 2.0**-40  # factors are rounded
 

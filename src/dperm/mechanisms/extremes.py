@@ -19,10 +19,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dperm._types import Array
 from dperm.objectives import LinearObjective
 from dperm.privacy.events import Relation
-
-Array = NDArray[np.float64]
 
 _ALONG = 0.25  # ε: how far a record lies along what holds θ
 _NEARLY = 0.97  # of the largest slope or curvature

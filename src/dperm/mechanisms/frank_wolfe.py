@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
+from dperm.gradient import FrankWolfeStep, Plan, Policy
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.entrywise import entry_limit, entrywise_gradient, entrywise_moved
+from dperm.mechanisms.gradient import Gradient
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Event, ExponentialMechanism, Relation, SelfComposed, calibrate
 from dperm.release import Channel
-
-Array = NDArray[np.float64]
 
 _MOST_STEPS = 2000
 _UNKNOWN = 50  # steps where nothing is known of the number of records
@@ -154,3 +154,30 @@ class FrankWolfe(Method):
             spread = math.sqrt(8) * (math.sqrt(epsilon + log) - math.sqrt(log))  # ε₀√T, by concentrated privacy
             steps = (gain / noise * spread) ** (2 / 3)
         return max(1, min(_MOST_STEPS, round(steps)))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class FrankWolfeBall(Gradient):
+    """Frank–Wolfe on the L2 ball of `radius`, which the model, its intercept among it, stays in: no learning rate to choose.
+
+    `epochs` are steps, of 2/(t + 2); they and `clipping_norm` are chosen as for full batches where they are left open.
+    """
+
+    sampling: str = "full"
+    radius: float = 10.0
+
+    key = "frank-wolfe-l2"
+    title = "Frank–Wolfe, L2 ball"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.scale("radius", self.radius)
+        if self.sampling != "full":
+            raise ValueError(f"Expected sampling='full' with mechanism={self.key!r}, got {self.sampling!r}.")
+        for name in ("learning_rate", "strong_convexity"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"Expected no {name} with mechanism={self.key!r}: the ball and its steps stand for it.")
+
+    def shaped(self, plan: Policy) -> Policy:
+        assert isinstance(plan, Plan)
+        return replace(plan, update=FrankWolfeStep(self.radius))

@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm._family import states
-from dperm.gradient import Policy, descend_by
+from dperm._types import Array
+from dperm.gradient import IndividualPlan, LaplacianSmoothing, Plan, Policy, descend_by
 from dperm.gradient.foreign import foreign_parts
 from dperm.gradient.importance import admit_batch
 from dperm.gradient.policy import runs_by_parts
@@ -23,8 +23,6 @@ from dperm.mechanisms.tuning import gradient_plan, importance_plan
 from dperm.objectives import LinearObjective, PublicFacts, Records, Task
 from dperm.privacy import Assumption, Event, FilteredRdp, calibrate, epsilon, rdp_budget, statements
 from dperm.release import Channel
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,3 +244,50 @@ class Gradient(Method):
                 f"Expected a loss of one model for {models} classes with sampling='importance', whose budget is not divided; "
                 "use 'poisson' or 'full'."
             )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class IndividualGradient(Gradient):
+    """Full batches at the price of `full_share` of their steps: a record is silent once its own gradients have spent that
+    (Koskela, Tobaben, Honkela 2023). With 1 nobody ever is, and it is Gradient(sampling="full")."""
+
+    sampling: str = "full"
+    full_share: float = 0.5
+
+    key = "individual"
+    title = "Individual accounting"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.fraction("full_share", self.full_share, one=True)
+        if self.sampling != "full":
+            raise ValueError(f"Expected sampling='full' with individual accounting, got {self.sampling!r}.")
+
+    @property
+    def words(self) -> str:
+        return IndividualPlan.kind
+
+    def shaped(self, plan: Policy) -> Policy:
+        assert isinstance(plan, Plan)
+        noise = plan.noise.levels(plan.steps)[0][0]
+        return IndividualPlan(
+            plan.bounding.bound, noise, plan.steps, self.full_share * plan.steps, plan.update, plan.public_size, plan.post
+        )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SmoothedGradient(Gradient):
+    """`Gradient` with Laplacian smoothing of this `strength` after the noise (DP-LSSGD): it costs the same."""
+
+    strength: float = 1.0
+
+    key = "lssgd"
+    title = "DP-LSSGD"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.non_negative("strength", self.strength)
+
+    def shaped(self, plan: Policy) -> Policy:
+        smoothed: Any = plan  # whatever the sampling, its plan has a slot for what is done after the noise
+        return replace(smoothed, post=LaplacianSmoothing(self.strength))

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.entrywise import entry_limit, entrywise_gradient, entrywise_moved
 from dperm.mechanisms.extremes import Extreme, against_others_alike, pulled_along
@@ -24,8 +24,6 @@ from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Composed, Event, ExponentialMechanism, Gaussian, PureDP, SelfComposed, calibrate
 from dperm.privacy.gaussian import gaussian_mu
 from dperm.release import Channel
-
-Array = NDArray[np.float64]
 
 _REACH = 2.0**28  # scores, in sensitivities: their rounding is far below one
 _ROUNDED = 1 + 2.0**-20  # what it may add to a sensitivity

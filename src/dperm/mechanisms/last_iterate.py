@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.extremes import Extreme, pulled_along
 from dperm.mechanisms.method import Method, one_for_each
@@ -25,8 +26,6 @@ from dperm.objectives.constraints import project_l2_ball
 from dperm.privacy import Event, HiddenIterates, RandomStop, Relation, SelfComposed, calibrate
 from dperm.privacy.gaussian import gaussian_mu
 from dperm.release import Channel
-
-Array = NDArray[np.float64]
 
 _UNIT = 2.0**-53
 _MOST_PASSES, _RADIUS = 300, 20.0

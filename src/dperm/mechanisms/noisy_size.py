@@ -8,18 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.extremes import Extreme
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Assumption, Event, FilteredRdp, PureDP
 from dperm.release import Channel
 from dperm.release.sizing import NOMINAL_SIZES, CountFirst
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

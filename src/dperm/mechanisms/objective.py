@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.extremes import Extreme, curved, steep
-from dperm.mechanisms.margin import USUAL_MARGIN, with_margin
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
-from dperm.mechanisms.roughness import with_roughness
-from dperm.mechanisms.tuning import objective_strong_convexity
+from dperm.mechanisms.tuning import USUAL_MARGIN, objective_strong_convexity, with_margin, with_roughness
 from dperm.objectives import LinearObjective, Logistic, PublicFacts, Records, RegularisedSum, Task
 from dperm.privacy import (
     Assumption,
@@ -34,7 +32,6 @@ from dperm.privacy import (
 from dperm.privacy.gaussian import gaussian_mu
 from dperm.release import Channel
 
-Array = NDArray[np.float64]
 Calibration = Literal["sharp", "generic", "kifer"]
 
 #: The second noise's multiplier ÷ what the whole budget would need: it takes about 1/30² of the budget.

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.mechanisms.base import Mechanism, Stage
 from dperm.mechanisms.extremes import Extreme
 from dperm.objectives import LinearObjective, PublicFacts, Records
@@ -17,8 +17,6 @@ from dperm.objectives.weighted import admit_class_targets
 from dperm.privacy import Assumption, Event, SelfComposed
 from dperm.privacy.events import leaves
 from dperm.release import Channel
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

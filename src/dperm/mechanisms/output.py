@@ -8,22 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.extremes import Extreme, steep
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.noisy_size import NoisySize
-from dperm.mechanisms.roughness import with_roughness
-from dperm.mechanisms.tuning import output_strong_convexity
+from dperm.mechanisms.tuning import output_strong_convexity, with_roughness
 from dperm.objectives import LinearObjective, PublicFacts, Records, Task
 from dperm.privacy import Assumption, Composed, Event, Gaussian, PureDP, Relation, SelfComposed, calibrate, statements
 from dperm.release import Channel
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.extremes import Extreme, instead_of_none, right_angles
 from dperm.mechanisms.method import Method
@@ -29,8 +29,6 @@ from dperm.privacy import Composed, Event, Gaussian, Relation, SelfComposed, cal
 from dperm.privacy.gaussian import gaussian_mu
 from dperm.release import Channel
 from dperm.release.grid import Grid, power_below
-
-Array = NDArray[np.float64]
 
 _GRAM, _SCALE = 0.05, 0.06  # of the budget's μ²: for the Gram matrix, and for the residuals' scale
 _STEPS = (6, 60)  # the fewest and the most

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from dperm import _validate as check
 from dperm.gradient import SGD, ImportancePlan, Plan, Update
 from dperm.gradient.importance import LARGEST_RATE
 from dperm.gradient.recipes import dp_sgd, dpis, full_batch_descent
-from dperm.objectives import PublicFacts
+from dperm.mechanisms.base import Budget
+from dperm.objectives import LinearObjective, Logistic, PublicFacts, Roughness, Task
 from dperm.privacy import FilteredRdp
 from dperm.privacy.gaussian import gaussian_mu
 
@@ -174,3 +176,46 @@ def importance_plan(
         update=chosen.update,
         average_from=_AVERAGED,
     )
+
+
+#: where none is asked for: near the best from 300 records to 10,000 and beyond, see docs/margin.md
+USUAL_MARGIN = 2.0
+
+
+def with_margin(objective: LinearObjective, asked: float | None, usual: float) -> LinearObjective:
+    """The objective with the margin that was asked for; where none was, with the `usual` one, unless its loss has one already.
+    Other losses have none: ValueError where one was asked for."""
+    loss = objective.loss.plain
+    if type(loss) is not Logistic or objective.facts.foreign_loss:  # of a stranger's, derived from it, nothing is known
+        if asked is not None:
+            raise ValueError(f"Expected no margin with the {loss.name} loss: the logistic loss has one.")
+        return objective
+    margin = (loss.margin or usual) if asked is None else asked
+    return replace(objective, loss=objective.loss.with_settings(margin=margin))
+
+
+#: where the signal S = nμ/√d is below the first number: chosen on made tables, see docs/curves.md
+_WEAK, _USUAL = 50.0, 0.3
+
+
+def with_roughness(objective: LinearObjective, task: Task, budget: Budget | None, asked: float | None) -> LinearObjective:
+    """The objective with a penalty on roughness of the weight that was asked for, where features of the task are neighbours.
+
+    None: 0.3 where the number of records is public and the signal weak, otherwise 0. What the budget is must be known for that.
+    """
+    if not task.neighbours:
+        if asked:
+            raise ValueError("Expected neighbours, pairs of features on a curve, with a penalty on roughness.")
+        return objective
+    weight = usual_weight(objective, task, budget) if asked is None else asked
+    return replace(objective, roughness=Roughness(task.neighbours, weight)) if weight else objective
+
+
+def usual_weight(objective: LinearObjective, task: Task, budget: Budget | None) -> float:
+    """The weight by rule."""
+    if budget is None or budget.epsilon is None or task.public_size is None:
+        return 0.0
+    epsilon = check.positive("epsilon", budget.epsilon)
+    strength = task.public_size * (gaussian_mu(epsilon, budget.delta) if budget.delta else epsilon)
+    weak = strength < _WEAK * math.sqrt(objective.dimension * task.models(objective))
+    return _USUAL if weak else 0.0

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dperm._family import ours
+from dperm._types import Array
 from dperm.objectives.losses import Loss
-
-Array = NDArray[np.float64]
 
 _FAR = 1e4  # predictions, where no ball bounds them
 _POINTS = 2001

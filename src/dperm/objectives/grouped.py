@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm._column import column
+from dperm._types import Array
 from dperm.objectives.per_example import Pass
 from dperm.objectives.records import EXACT_ROWS, Batch, Records, admit_shape, known
 from dperm.release.grid import power_below
-
-Array = NDArray[np.float64]
 
 _HAIR = 1 - 2.0**-40  # weights and lengths are a hair less than they might be: products with them are rounded
 

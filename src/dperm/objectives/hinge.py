@@ -6,12 +6,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.objectives.losses import Loss
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

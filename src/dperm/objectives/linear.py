@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.objectives.checking import foreign, refuse_contradictions
 from dperm.objectives.facts import PublicFacts
 from dperm.objectives.grouped import MeanPass, admit_person_rows, flattened, grouped_records
@@ -38,8 +39,6 @@ _UNSTATED_LIMIT = 4_000_000  # records, where nothing is known of their number
 
 #: Least strong convexity, relative to n·smoothness, at which a single-precision Hessian still steers well.
 _SINGLE_PRECISION = 1e-5
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, log_expit, logsumexp, softmax
 
 from dperm import _validate as check
-
-Array = NDArray[np.float64]
+from dperm._types import Array
 
 
 def admit_classes(targets: Array, classes: int) -> Array:

@@ -18,6 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dperm._types import Array
 from dperm.objectives.records import Batch, Records
 from dperm.objectives.sums import RunningSum
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from dperm.objectives.linear import LinearObjective
 
 T = TypeVar("T")
-Array = NDArray[np.float64]
 
 
 class Engine(Protocol):

@@ -6,12 +6,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.objectives.losses import Loss
-
-Array = NDArray[np.float64]
 
 _FAR = 50.0  # predictions beyond go on as a straight line: only a solver on its way looks there
 _HAIR = 1 - 2.0**-40  # predictions are rounded

@@ -6,12 +6,10 @@ import operator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dperm._types import Array
 from dperm.objectives.linear import LinearObjective
 from dperm.objectives.records import Records
-
-Array = NDArray[np.float64]
 
 
 def _squares(records: Records) -> float:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.objectives.losses import Loss
-
-Array = NDArray[np.float64]
 
 _USUAL_WIDTH = 0.1  # of target_bound
 _WIDEST = 1e100  # what `check.scale` allows

@@ -15,9 +15,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dperm._column import column, refuse_masked
+from dperm._types import Array
 
 T = TypeVar("T")
-Array = NDArray[np.float64]
 
 ROW_BITS = 21  # a row, in its units, is shorter than 2 to this
 EXACT_ROWS = 1 << 13  # rows in a batch, at most

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
 
-Array = NDArray[np.float64]
 #: Pairs of features that are next to each other on a curve, by their numbers.
 Neighbours = tuple[tuple[int, int], ...]
 

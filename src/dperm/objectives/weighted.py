@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dperm._types import Array
 from dperm.objectives.losses import Loss, admit_classes
-
-Array = NDArray[np.float64]
 
 
 def _admit_beside_weights(admit: Callable[[Array], Array], targets: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import sys
@@ -11,10 +12,10 @@ from fractions import Fraction
 import numpy as np
 
 from dperm import _validate as check
-from dperm.privacy import disjoint as disjoint  # its pairs of losses
 from dperm.privacy import objective_perturbation
 from dperm.privacy.bounded_range import choice_delta, choice_epsilon
 from dperm.privacy.events import (
+    LARGEST_LOSS,
     ApproximateDP,
     Composed,
     Disjoint,
@@ -35,9 +36,10 @@ from dperm.privacy.events import (
     leaves,
     relation_of,
 )
+from dperm.privacy.filters import privacy_profile
 from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon, solve_decreasing
-from dperm.privacy.pairs import loss_pairs
-from dperm.privacy.pld import TOLERANCE, pld_delta, pld_epsilon_and_doubt
+from dperm.privacy.pairs import Directions, loss_pairs
+from dperm.privacy.pld import TOLERANCE, PrivacyLossDistribution, pld_delta, pld_epsilon_and_doubt
 from dperm.privacy.rdp import rdp_curve, rdp_delta, rdp_epsilon
 from dperm.privacy.stated_points import profile_delta, profile_epsilon
 
@@ -267,3 +269,23 @@ def _has_divergences(leaf: Event) -> bool:
 def _one_profile(event: Event) -> PrivacyProfile | None:
     leaf = _only(event)
     return leaf if isinstance(leaf, PrivacyProfile) else None
+
+
+_COARSE = 1e-3  # relative grid error
+_KEPT = 1e-13  # δ where the profile ends, or a hair above what stays at any ε
+
+
+@loss_pairs.register
+def _(event: Disjoint) -> Directions:
+    return loss_pairs(largest_profile(event))
+
+
+@functools.lru_cache(maxsize=64)
+def largest_profile(event: Disjoint) -> PrivacyProfile:
+    """Upper bounds on the largest of the profiles of what a unit may have met, both directions."""
+    options = [Composed(tuple(SelfComposed(leaf, count) for leaf, count in option.items())) for option in event.options if option]
+    stays = max(PrivacyLossDistribution(option, _COARSE).delta(LARGEST_LOSS) for option in options)
+    smallest = max(_KEPT, 1.001 * stays)
+    if smallest >= 1:
+        return PrivacyProfile((0.0,), (1.0,), event.relation)
+    return privacy_profile(*options, smallest_delta=smallest)

@@ -38,9 +38,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dperm._types import Array
 from dperm.privacy.loss_bound import log_normal_mass
-
-Array = NDArray[np.float64]
 
 _GRID = 0.03  # of the standard deviation of U: its variance grows by about a thousandth
 _CUT = 1e-30  # mass that may be cut off at one end of a sum

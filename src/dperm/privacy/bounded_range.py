@@ -39,9 +39,8 @@ import math
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from dperm._types import Array
 
 LARGEST_RANGE = 500.0  # e^ε must be a double, with room to spare
 _LEAST_RANGE = 1e-9  # less is taken for as much

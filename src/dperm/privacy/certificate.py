@@ -36,10 +36,9 @@ from dperm.privacy.events import (
     relation_of,
 )
 from dperm.privacy.ex_post import ExPost
-from dperm.privacy.risk import Risk
+from dperm.privacy.risk import AttackView, Risk, attack_view
 from dperm.privacy.signing import digest_of
 from dperm.privacy.statements import Assumption, Provenance
-from dperm.privacy.tradeoff import AttackView, attack_view
 
 Status = Literal["certified", "claimed", "not private"]
 

@@ -28,16 +28,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.privacy.events import LARGEST_NUMBER, AboveThreshold, Composed, Event, Gaussian, PureDP, Relation
 from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
-
-Array = NDArray[np.float64]
 
 _REACH = 9.0  # standard deviations of the walk, and of each step, that the grid holds; what is beyond is added to the bound
 _BEYOND = 1e-18  # P(|N(0, 1)| > 9), rounded up

@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import exprel, log_ndtr, ndtr, ndtri, ndtri_exp
 
+from dperm._types import Array
 from dperm.privacy.loss_bound import TAIL, LossBound, Normal
-
-Array = NDArray[np.float64]
 
 _NODES = 2048
 _FAR = 37.0  # quantiles whose tail is still a double

@@ -10,13 +10,11 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.privacy.filters import rdp_budget
 from dperm.privacy.gaussian import gaussian_epsilon, gaussian_mu
-
-Array = NDArray[np.float64]
 
 _LEVELS = 512  # of what was spent, between nothing and the most: each record's is rounded up to one
 

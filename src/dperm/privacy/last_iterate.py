@@ -29,7 +29,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from dperm._types import Array
 
 #: what rounding to a release's grid may add to the last step, in units of what a record moves, and more
 GRID = 2.0**-13

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, logsumexp
 
-Array = NDArray[np.float64]
+from dperm._types import Array
 
 #: Variables beyond this many standard deviations carry mass < 1e-40: counted as an infinite privacy loss.
 TAIL = 13.5

@@ -17,13 +17,11 @@ import functools
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dperm._types import Array
 from dperm.privacy.events import ObjectivePerturbationEvent, Relation
 from dperm.privacy.flow import BothGains, Gain, GaussianGain, HingeGain, TiedGain, TwoSidedGain, flow_bound
 from dperm.privacy.loss_bound import HalfNormal, LossBound, Normal, Rayleigh, upper_envelope
-
-Array = NDArray[np.float64]
 
 _LINES = 1024
 

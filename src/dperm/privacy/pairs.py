@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaln, expit, logsumexp, ndtr, xlog1py, xlogy
 
+from dperm._types import Array
 from dperm.privacy import objective_perturbation
 from dperm.privacy.allocation import LEAST_NOISE, allocation_ratio
 from dperm.privacy.bounded_range import LARGEST_RANGE, blocks, loss_atoms
@@ -39,8 +40,6 @@ from dperm.privacy.events import (
 from dperm.privacy.last_iterate import stopped_shifts
 from dperm.privacy.loss_bound import TAIL, LossBound, Normal, SymmetrisedLoss
 from dperm.privacy.stated_points import bend, hull
-
-Array = NDArray[np.float64]
 
 LOSS_CAP = 600.0  # larger losses count as infinite: e^600 still is a double
 _LOST_ROWS = 1e-18

@@ -24,15 +24,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.optimize import minimize_scalar
 
+from dperm._types import Array
 from dperm.privacy.events import Event, Gaussian, leaves
 from dperm.privacy.gaussian import solve_decreasing
 from dperm.privacy.pairs import LOSS_CAP, MOST_NOISE, Cells, LossPair, cells, composed_pairs, gaussian_pair, symmetric
-
-Array = NDArray[np.float64]
 
 #: Relative growth of the composition's variance that the grid may cause; ε grows by about as much.
 TOLERANCE = 2e-5

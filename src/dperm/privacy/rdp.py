@@ -13,9 +13,9 @@ import functools
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaln, log_ndtr, logsumexp
 
+from dperm._types import Array
 from dperm.privacy import objective_perturbation
 from dperm.privacy.events import (
     Disjoint,
@@ -35,8 +35,6 @@ from dperm.privacy.events import (
     leaves,
     released_leaves,
 )
-
-Array = NDArray[np.float64]
 
 _EPS = float(np.finfo(np.float64).eps)
 _LARGE = 30.0  # exponents beyond which 1 matters no more

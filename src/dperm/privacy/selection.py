@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.privacy.accounting import delta as event_delta
 from dperm.privacy.accounting import epsilon as event_epsilon
 from dperm.privacy.events import (
@@ -41,7 +41,6 @@ from dperm.privacy.gaussian import gaussian_epsilon, gaussian_mu, solve_decreasi
 from dperm.privacy.pairs import Directions, loss_pairs
 from dperm.privacy.pld import PrivacyLossDistribution
 
-Array = NDArray[np.float64]
 Law = Literal["geometric", "logarithmic", "poisson"]
 T = TypeVar("T")
 

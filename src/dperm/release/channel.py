@@ -22,11 +22,11 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm._family import ours
 from dperm._random import Randomness
+from dperm._types import Array
 from dperm.privacy.events import (
     Disjoint,
     Event,
@@ -45,8 +45,6 @@ from dperm.release.foreseen import stop_where_foreseen
 from dperm.release.grid import Grid, power_below
 from dperm.release.ledger import SpendLog
 from dperm.release.source import Source, SystemSource, provenance_of
-
-Array = NDArray[np.float64]
 
 _SAME = 1e-9  # relative difference within which two noise levels are the same number
 

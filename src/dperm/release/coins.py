@@ -9,7 +9,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from dperm._types import Array
+
 Indices = NDArray[np.intp]
 
 #: A coin of a run: of which draw, and which of its coins.

@@ -9,7 +9,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from dperm._types import Array
+
 Indices = NDArray[np.intp]
 
 

@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dperm._random import NoiseStream, Randomness
+from dperm._types import Array
 from dperm.privacy.events import Event
 from dperm.privacy.statements import EXACT_NOISE, Provenance
 from dperm.release.coins import Coin, Coins, coins_of
 from dperm.release.draws import Draw, Indices
 
-Array = NDArray[np.float64]
 T = TypeVar("T")
 
 

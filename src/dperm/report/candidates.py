@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dperm.mechanisms import Gradient, Method, Objective, Output, known_methods
-from dperm.mechanisms.margin import USUAL_MARGIN
+from dperm.mechanisms.tuning import USUAL_MARGIN
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dperm._types import Array
 from dperm.data import Column, Schema
 from dperm.data.columns import OTHER, Encoding
 from dperm.data.pairs import Pair
@@ -15,8 +15,6 @@ from dperm.objectives import Logistic
 from dperm.report.figures import effects_figure
 from dperm.report.page import environment, machine
 from dperm.report.refits import Refits
-
-Array = NDArray[np.float64]
 
 _MOST_DRAWN = 100  # columns: each takes its time, and nobody looks at thousands
 

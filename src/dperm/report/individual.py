@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dperm._types import Array
 from dperm.privacy import Certificate, individual_epsilons
 from dperm.privacy.events import IndividualGaussian, leaves
 from dperm.report.figures import spending_figure
 from dperm.report.page import environment, machine
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

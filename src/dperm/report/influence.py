@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.data import Dataset
 from dperm.influence import LinearInfluence
 from dperm.objectives import Huber, LinearObjective, Logistic, Loss, Softmax, Squared
 from dperm.report.figures import influence_figure
 from dperm.report.page import environment, machine
-
-Array = NDArray[np.float64]
 
 _INTERCEPT = 0.5  # of data_norm, as estimators have it
 

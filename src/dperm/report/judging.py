@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm._column import agreement, column
-
-Array = NDArray[np.float64]
+from dperm._types import Array
 
 _BINS = 10  # of probabilities, for calibration
 

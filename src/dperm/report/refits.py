@@ -15,10 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from dperm import _validate as check
 from dperm._column import column
+from dperm._types import Array
 from dperm.audit.outputs import unlogged
 from dperm.data import Dataset
-
-Array = NDArray[np.float64]
 
 _UNCHARGED = "it was trained again for the data holder alone, uncharged, on records of which some stand for several"
 _LEAST = 1e-12  # of a probability, which has no log-odds at 0

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm._column import column
+from dperm._types import Array
 from dperm.data.columns import checked_range
 from dperm.objectives.grouped import numbered
 from dperm.privacy import Assumption, Certificate, Event, Gaussian, Relation, calibrate, statements
 from dperm.release import Channel
 from dperm.report.judging import Judgement
 
-Array = NDArray[np.float64]
 Numbers = NDArray[np.integer]
 
 _BINS = 20  # of probabilities; half of one is an edge

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.audit.statistics import area_under_curve
 from dperm.data import Dataset
 from dperm.mechanisms import Budget, Mechanism, Objective
@@ -33,8 +34,6 @@ from dperm.report.kept import KeptResults, append_record
 from dperm.report.workers import in_processes
 from dperm.solvers import SolverError, minimise, minimise_softmax
 from dperm.utility import EpsilonCurve, UtilityCurve, UtilityPath
-
-Array = NDArray[np.float64]
 
 #: Λ of the non-private reference, in sum form: enough to make it unique. On nearly separable records it still costs
 #: some hundredths of training loss, so that a private model can undercut the reference slightly.

@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dperm.solvers.newton import Solution, StronglyConvex, held, residual_of
-
-Array = NDArray[np.float64]
 
 _LEFT = 10.0  # of the tolerance, one part in so many is what the start leaves after the last step
 

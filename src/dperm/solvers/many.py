@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dperm._types import Array
 from dperm.solvers.newton import Solution, SolverError
-
-Array = NDArray[np.float64]
 
 _STEPS = 200
 

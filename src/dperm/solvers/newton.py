@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse.linalg import LinearOperator, cg
 
-Array = NDArray[np.float64]
+from dperm._types import Array
+
 Solve = Callable[[Array], Array]
 
 _DENSE_LIMIT = 2000  # parameters; above, a Hessian would cost more than its products

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from dperm._types import Array
 from dperm.objectives import LinearObjective, Records
-
-Array = NDArray[np.float64]
 
 
 def minimise_softmax(objective: LinearObjective, records: Records, iterations: int = 500) -> Array:

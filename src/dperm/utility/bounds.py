@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.objectives import LinearObjective, Records
 
-Array = NDArray[np.float64]
 Of = Literal["empirical", "population", "lower"]
 
 

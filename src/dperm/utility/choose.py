@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.stats import rankdata
 
 from dperm import _validate as check
 from dperm._column import column
+from dperm._types import Array
 from dperm.mechanisms import Objective
 from dperm.objectives import LinearObjective
 from dperm.utility.curve import EpsilonCurve
 from dperm.utility.path import UtilityPath
 
-Array = NDArray[np.float64]
 Metric = Literal["accuracy", "auc", "loss", "training_loss"]
 
 _POINTS = 100

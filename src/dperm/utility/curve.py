@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 from numpy.polynomial import Chebyshev
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.mechanisms import Objective, ObjectivePerturbation
 from dperm.mechanisms.objective import Calibration
 from dperm.mechanisms.tuning import TYPICAL_NORM
@@ -21,8 +22,6 @@ from dperm.objectives import PublicFacts
 from dperm.privacy import ObjectivePerturbationEvent
 from dperm.privacy.gaussian import gaussian_mu
 from dperm.privacy.objective_perturbation import delta
-
-Array = NDArray[np.float64]
 
 _DEGREES = (16, 32, 64, 128)
 _SMOOTH = 1e-7  # of the largest coefficient: where a series counts as complete

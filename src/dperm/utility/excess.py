@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.objectives import LinearObjective, Records, RegularisedSum
 from dperm.solvers import minimise
 from dperm.utility.bounds import Problem, measured_problem
 from dperm.utility.curve import EpsilonCurve
 from dperm.utility.path import UtilityPath
-
-Array = NDArray[np.float64]
 
 _POINTS = 13
 _SMALLEST = 1e-12  # excess risks below are rounding

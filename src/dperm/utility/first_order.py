@@ -6,20 +6,20 @@ The noise's slope in ε has another sign than they print: docs/errata.md.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import scipy.linalg as la
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.objectives import LinearObjective, Records, RegularisedSum
 from dperm.solvers import minimise
 from dperm.utility.curve import EpsilonCurve
-from dperm.utility.directions import admit_directions, refuse_rough
 
-Array = NDArray[np.float64]
 Variable = Literal["epsilon", "inverse", "log"]
 
 _TOLERANCE = 1e-8  # of the noise: how near to the minimiser
@@ -93,3 +93,24 @@ def first_order(
         losses.append(value / size)
         slopes.append(float(gradient @ change) / size)
     return FirstOrder(float(measured), thetas, theta_slopes, np.array(losses), np.array(slopes))
+
+
+def refuse_rough(objective: LinearObjective) -> None:
+    """ValueError for an objective whose minimiser is not smooth in ε."""
+    if objective.radius is not None:
+        raise ValueError("Expected an objective without a ball: what a ball holds is not smooth in epsilon.")
+    if not objective.facts.smoothness < math.inf or objective.outputs > 1:
+        raise ValueError(f"Expected a smooth loss of one output, got {objective.loss.name}.")
+
+
+def admit_directions(
+    objective: LinearObjective, draws: int, directions: ArrayLike | None, random_state: int | np.random.Generator | None
+) -> Array:
+    """(m, p): those that are given, or standard normals. ValueError where their shape does not fit."""
+    if directions is None:
+        shape = check.integer("draws", draws), objective.dimension
+        return np.random.default_rng(random_state).standard_normal(shape)
+    found = np.atleast_2d(np.asarray(directions, dtype=np.float64))
+    if found.ndim != 2 or found.shape[1] != objective.dimension or not len(found):
+        raise ValueError(f"Expected directions of shape (m, {objective.dimension}), got {np.shape(directions)}.")
+    return found

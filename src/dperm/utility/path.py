@@ -17,16 +17,15 @@ from typing import Any
 import numpy as np
 import scipy.linalg as la
 from numpy.polynomial import chebyshev
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.sparse.linalg import LinearOperator, cg
 
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.objectives import LinearObjective, Records, RegularisedSum
 from dperm.solvers import SolverError, minimise
 from dperm.utility.curve import EpsilonCurve
-from dperm.utility.directions import admit_directions, refuse_rough
-
-Array = NDArray[np.float64]
+from dperm.utility.first_order import admit_directions, refuse_rough
 
 _DEGREES = (2, 4, 8, 16, 32, 64, 128, 256)  # of the rounds: the points of one are among those of the next
 _SMOOTH, _KINKED = 1e-6, 1e-4  # of losses: how near, where the curvature is continuous, and where it jumps

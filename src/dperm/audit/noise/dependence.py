@@ -6,13 +6,11 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from dperm._types import Array
 from dperm.audit.noise.family import FALSE_ALARM, NoiseTest, of_the_least
 from dperm.audit.noise.summary import MOST, THIRD, NoiseSeen
-
-Array = NDArray[np.float64]
 
 _SAME = 1e-5  # two numbers that agree to this distance, in standard deviations, count as one number
 

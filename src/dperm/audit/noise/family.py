@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from dperm._types import Array
 
 FALSE_ALARM = 1e-9  # probability with which one family refutes sound noise, at most
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import bdtr, chdtr, gammainc, ndtr
 
+from dperm._types import Array
 from dperm.audit.noise.family import FALSE_ALARM, NoiseTest, first_or_least, of_the_least
 from dperm.audit.noise.summary import NoiseSeen, by_size
-
-Array = NDArray[np.float64]
 
 _TAILS = (2.0, 2.5, 3.0, 3.5, 4.0, 4.5)  # standard deviations beyond which numbers are counted
 

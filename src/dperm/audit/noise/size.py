@@ -7,13 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import chdtr, gammainc, gammaincc, gammainccinv, gammaincinv, ndtri
 
+from dperm._types import Array
 from dperm.audit.noise.family import FALSE_ALARM, NoiseTest, first_or_least, of_the_least
 from dperm.audit.noise.summary import SHARES, NoiseSeen, PathSeen, ReleaseSeen
-
-Array = NDArray[np.float64]
 
 _OFTEN = 0.95  # of audits see noise that is as small as `visible_noise` says
 _CUTS = 4096  # equal parts of a chi-squared law

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammainc, gammaincc, gammainccinv, gammaincinv
 
+from dperm._types import Array
 from dperm.audit.recording import Recording, ReleaseRecord
-
-Array = NDArray[np.float64]
 
 COARSEST = 2.0**-6  # standard deviations: a grid with wider cells hides the noise's law
 _COARSEST_STEP = 2.0**-10  # the same of a step of a path, of which some are very short

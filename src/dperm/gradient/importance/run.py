@@ -10,6 +10,7 @@ import numpy as np
 from array_api_compat import array_namespace, device, to_device
 from numpy.typing import NDArray
 
+from dperm._types import Array
 from dperm.gradient.bounding import Unit
 from dperm.gradient.importance.settings import ImportanceSettings
 from dperm.gradient.policy import Gradients
@@ -19,7 +20,6 @@ from dperm.objectives.sums import RunningSum, exact_sum
 from dperm.privacy.events import Event, Gaussian, PoissonSampled, Relation, SelfComposed
 from dperm.privacy.filters import BudgetExceeded
 
-Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 _PROPOSED, _ACCEPTED = 0, 1  # the coins tossed on a draw

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 from dperm import _validate as check
 from dperm.gradient.bounding import Bounding, Clip
-from dperm.gradient.plan import Plan
+from dperm.gradient.plan import Constant, ExponentialDecay, Plan
 from dperm.gradient.post import Identity, Post
 from dperm.gradient.recipes.recipe import recipe
 from dperm.gradient.sampling import BallsAndBins, FixedSize, Poisson, PoissonRows, PoissonUpTo, Sampler
-from dperm.gradient.schedule import Constant, ExponentialDecay
 from dperm.gradient.update import SGD, Averaged, Update
 from dperm.privacy.events import TruncatedPoisson
 
@@ -96,3 +97,20 @@ def capacity(rate: float, largest: int, steps: int) -> int:
         beyond = steps * TruncatedPoisson.overflow(rate, middle, largest) > _OVERFLOW
         low, high = (middle + 1, high) if beyond else (low, middle)
     return low
+
+
+def small_scale(plan: Plan, factor: float) -> Plan:
+    """`plan` with batches and noise both `factor` times smaller, and as many steps: each step's noise ÷ batch is the same, and
+    so, nearly, is what a rate or a clipping norm does.
+
+    It costs `factor` times fewer gradients and far more ε than `plan`: it is for public or proxy data, or to be charged for what
+    it is. ValueError for a factor below 1, and for noise whose scale is no `noise_multiplier`.
+    """
+    if not check.positive("factor", factor) >= 1:
+        raise ValueError(f"Expected a factor of at least 1, got {factor!r}.")
+    if not isinstance(plan, Plan) or not hasattr(plan.noise, "noise_multiplier"):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"Expected a plan whose noise has a noise_multiplier, got {plan!r}.")
+    noise: Any = plan.noise
+    return replace(
+        plan, sampler=Poisson(plan.rate / factor), noise=replace(noise, noise_multiplier=noise.noise_multiplier / factor)
+    )

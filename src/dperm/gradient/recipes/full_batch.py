@@ -6,11 +6,10 @@ import math
 
 from dperm import _validate as check
 from dperm.gradient.bounding import Bounding, Clip
-from dperm.gradient.plan import Plan
+from dperm.gradient.plan import Constant, Plan
 from dperm.gradient.post import Identity, Post
 from dperm.gradient.recipes.recipe import recipe
 from dperm.gradient.sampling import FullBatch
-from dperm.gradient.schedule import Constant
 from dperm.gradient.update import SGD, Averaged, Update
 
 

@@ -18,7 +18,6 @@ from torch.autograd.graph import disable_saved_tensors_hooks
 
 from dperm.release import alignment
 from dperm.torch.data.collation import grouped
-from dperm.torch.engine.backward import slopes
 from dperm.torch.engine.gradient_forms import Dense
 from dperm.torch.engine.gradient_pass import Part, Partial, TorchPass, collected, nobody
 from dperm.torch.engine.layer_taps import Tape
@@ -360,3 +359,24 @@ class _Evaluation:
                 f"Something outside of the model and the loss keeps {left} tensors of records, such as a global list or a "
                 "closure: what it holds would leave the run without noise."
             )
+
+
+def slopes(
+    losses: Tensor, wanted: Sequence[Tensor], weights: Tensor | None = None, *, keep: bool = False
+) -> Sequence[Tensor | None]:
+    """The gradients of Σ weights·losses with respect to each of `wanted`; None for those that the losses do not depend on.
+    With `keep` the graph stays for another call.
+
+    ValueError where the model overwrites what a gradient needs, or has reentrant checkpointing.
+    """
+    if not losses.requires_grad:
+        return [None] * len(wanted)
+    try:
+        weights = torch.ones_like(losses) if weights is None else weights
+        return torch.autograd.grad(losses, wanted, weights, retain_graph=keep, allow_unused=True)
+    except RuntimeError as error:
+        if "inplace operation" in str(error):
+            raise ValueError(f"The model overwrites in place what a gradient needs: {error}") from error
+        if "use_reentrant" in str(error):
+            raise ValueError("Reentrant checkpointing has no gradients of this kind: pass use_reentrant=False.") from error
+        raise

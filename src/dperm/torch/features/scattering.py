@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dperm import _validate as check
-
-Array = NDArray[np.float64]
+from dperm._types import Array
 
 _WIDTH = 0.8  # the finest wavelet's envelope, in pixels
 _FREQUENCY = 0.75 * np.pi  # the finest wavelet's, in radians a pixel

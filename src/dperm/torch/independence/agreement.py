@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dperm.torch.engine.backward import slopes
 from dperm.torch.engine.gradient_pass import TorchPass
-from dperm.torch.engine.isolated import Apart
+from dperm.torch.engine.isolated import Apart, slopes
 from dperm.torch.engine.tracing import RefusedError
 from dperm.torch.independence.shared_results import refusing_shared_calls
 from dperm.torch.parameters.flat_parameters import FlatParameters

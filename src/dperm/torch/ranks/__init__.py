@@ -3,8 +3,7 @@
 from dperm.torch.ranks.group import RankError, Ranks
 from dperm.torch.ranks.rank_log import LogOfFirst
 from dperm.torch.ranks.rank_noise import RankSource
-from dperm.torch.ranks.rank_records import share_of
-from dperm.torch.ranks.rank_share import Share
+from dperm.torch.ranks.rank_share import Share, share_of
 from dperm.torch.ranks.shard_noise import Lengthened, Shards, ShardSource
 
 __all__ = ["Lengthened", "LogOfFirst", "RankError", "RankSource", "Ranks", "ShardSource", "Shards", "Share", "share_of"]

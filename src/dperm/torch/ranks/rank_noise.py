@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
+from dperm._types import Array
 from dperm.privacy import Event, Provenance
 from dperm.release import Source
 from dperm.release.coins import Coin
@@ -16,7 +16,6 @@ from dperm.release.draws import Draw, Indices
 from dperm.release.source import in_earnest, provenance_of
 from dperm.torch.ranks.group import Ranks
 
-Array = NDArray[np.float64]
 T = TypeVar("T")
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dperm.privacy.divergence import divergence
 from dperm.privacy.events import Event, Relation
 from dperm.privacy.filters import rdp_budget
+from dperm.privacy.gdp import divergence
 from dperm.privacy.rdp import conversion
 from dperm.release.ledger.rules.rule import MASS, Amounts, Rule, mass_of
 

@@ -8,7 +8,7 @@ imported: a new rule is one file.
 import importlib
 import pkgutil
 
-from dperm.torch.engine.rules.registry import rule_for
+from dperm.torch.engine.tracing import rule_for
 
 __all__ = ["rule_for"]
 

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from dperm.torch.engine.gradient_forms import Block, Dense, Form, Outer
 from dperm.torch.engine.rules.linear import affine
-from dperm.torch.engine.rules.registry import rule_for
-from dperm.torch.engine.tracing import SPECIAL, Alone, Run, detached
+from dperm.torch.engine.tracing import SPECIAL, Alone, Run, detached, rule_for
 
 
 @rule_for(F.multi_head_attention_forward)

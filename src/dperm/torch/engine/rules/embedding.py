@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dperm.torch.engine.gradient_forms import Form, Rows
-from dperm.torch.engine.rules.registry import rule_for
-from dperm.torch.engine.tracing import RefusedError, Run, detached
+from dperm.torch.engine.tracing import RefusedError, Run, detached, rule_for
 
 
 @rule_for(F.embedding)

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dperm.torch.engine.gradient_forms import Dense, Form, wide
-from dperm.torch.engine.rules.registry import rule_for
-from dperm.torch.engine.tracing import Run, detached
+from dperm.torch.engine.tracing import Run, detached, rule_for
 
 
 @rule_for(F.layer_norm, torch.layer_norm)

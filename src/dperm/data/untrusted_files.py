@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cache
+from pathlib import Path
 
 from dperm._memory import free_memory
 
 VARIABLE = "DPERM_LIMITS"
 CELL = 40  # bytes that an entry of a table takes in memory while it is read, about
+
+
+class DataError(ValueError):
+    """A file cannot be used; the message says which, why, and what to do."""
+
+
 _SMALL = 1 << 28  # bytes of memory that any file may take
 
 
@@ -110,3 +119,23 @@ def _stated(text: str) -> Limits:
             )
         given[name] = int(float(value))
     return Limits(**given)
+
+
+@contextlib.contextmanager
+def parsing(path: Path) -> Iterator[None]:
+    """A block in which libraries read a file: whatever they raise becomes a `DataError` of one line that names the file.
+
+    What a parser raises for malformed input is no part of its interface: `OverflowError`, `struct.error`, `KeyError`, a
+    `SyntaxError` for XML, a `TokenError` for the header of an array, an `AttributeError` for an object that is not the one it
+    expected. Therefore every `Exception` is taken for what it says, that the file cannot be read, and stays the cause of the
+    `DataError`. The block holds calls of libraries and nothing that could hide a fault of dperm's own.
+    """
+    try:
+        yield
+    except (DataError, ModuleNotFoundError):  # it says what to do
+        raise
+    except MemoryError as error:
+        raise DataError(f"Cannot read {path}: it needs more memory than there is.") from error
+    except Exception as error:
+        said = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise DataError(f"Cannot read {path}: {said}") from error
