@@ -414,6 +414,10 @@ def test_a_server_that_cannot_be_reached_stops_a_charge() -> None:
         ("spend.db\n", "a text with a blank"),
         ("secret", "a name without an ending and no file that exists"),
         ("spend.json", "a name that ends in '.json' and no file that exists"),
+        ("~/spend.db", "a text with '~' at its beginning"),
+        ("$HOME/spend.db", "a text with '$'"),
+        ("postgresql：／／me：secret＠host／spend.db", "a text with ':'"),
+        ("", "nothing; without DPERM_SPEND_LOG"),
     ],
 )
 def test_item_3_a_misspelt_spend_log_opens_no_file(text: str, got: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,6 +189,22 @@ def test_44_a_user_of_another_encoding_charges(log: SpendLog, monkeypatch: pytes
     assert log.history()[-1]["by"] == r"Ren\udce9"
 
 
+def test_44_nobody_else_writes_folders_that_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever can write them can put another log, or other heads, in the place of what lies there."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("DPERM_SPEND_LOG")
+    before = os.umask(0)
+    try:
+        charge(SpendLog(tmp_path / "other" / "spend.db"))
+        charge(SpendLog.current())
+    finally:
+        os.umask(before)
+    found = {path.relative_to(tmp_path): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert found.pop(Path("state")) == 0o777  # the user's, by the umask
+    assert {path.suffix: mode for path, mode in found.items()} == {"": 0o700, ".db": 0o600, ".json": 0o600}
+    assert len(found) == 7
+
+
 def test_8_what_is_counted_again_is_looked_at_again(log: SpendLog) -> None:
     """A budget that is made anew, and a run that goes on, count early entries again."""
     run = charge(log, 30.0)

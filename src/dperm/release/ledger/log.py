@@ -103,7 +103,7 @@ class SpendLog:
         marker, _, where = rest.partition("\n")
         if where and parent != str(os.getpid()) and Path(marker).exists():  # not in a worker that outlives the block
             return cls(database_of(where))
-        if named := os.environ.get(VARIABLE):
+        if (named := os.environ.get(VARIABLE)) is not None:  # also where it is empty, as what was set from no variable is
             return cls(database_at(named, _STARTED_IN))
         return cls(Sqlite(state_folder() / "spend.db"))
 

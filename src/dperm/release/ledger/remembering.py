@@ -50,7 +50,8 @@ def remember(address: str, known: Known) -> None:
     """
     try:
         path = _path(address)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (path.parent.parent, path.parent):  # of both, whatever the umask: who writes one replaces what is in it
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         _sweep(path.parent)
         descriptor, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=path.parent)  # readable by its owner alone
         try:
