@@ -313,7 +313,7 @@ def test_a_log_of_lines_is_read_in_once(tmp_path: Path, where: str) -> None:
         {"mechanism": None}, {"mechanism": 5}, {"id": None}, {"id": ["a"]}, {"time": None}, {"time": "yesterday"}, {"label": {}},
         {"private": "no"}, {"persons": 1}, {"claimed": True}, {"event": 5}, {"event": None},
         {"continues": 5}, {"continues": "a", "start": 0}, {"continues": "a", "start": 3, "stop": 2, "limit": 9},
-        {"continues": "a", "start": 0.5, "stop": 2, "limit": 9},
+        {"continues": "a", "start": 0.5, "stop": 2, "limit": 9}, {"continues": "a", "start": 0, "stop": 1, "limit": 10**400},
         {"continues": "a", "part": PureDP(1.0).to_dict(), "account": "x", "cost": -1.0, "note": {}},
         {"continues": "a", "part": PureDP(1.0).to_dict(), "account": "x", "cost": 1.0},
     ],

@@ -169,6 +169,17 @@ def test_44_no_entry_makes_room_or_cannot_be_told(log: SpendLog, kind: str, amou
         assert str(refused.value).count(log.where) == 1
 
 
+@pytest.mark.parametrize("spent", [f'{{"a":1{"0" * 400}}}', '{"a":-1}', "[" * 10**5], ids=["vast", "negative", "deep"])
+def test_44_a_head_in_another_form_is_one_that_cannot_be_read(log: SpendLog, spent: str) -> None:
+    (head,) = heads()
+    whole = head.read_text()
+    told = whole.replace(json.dumps(json.loads(whole)["accounts"]["stays"]["spent"]), spent)
+    assert told != whole
+    head.write_text(told)
+    with pytest.warns(UserWarning, match="cannot be read"), pytest.warns(UserWarning, match="nothing was remembered"):
+        charge(log)
+
+
 def test_44_an_event_that_was_changed_enters_no_run_that_goes_on(log: SpendLog) -> None:
     run = log.charge(Gaussian(20.0), mechanism="test", label="stays", keeps_parts=True)
     assert log.add_part(run, Gaussian(2.0), Price("x", 1.0, 5.0), spent=0.0, note={}) == 1.0

@@ -16,6 +16,7 @@ import time
 import warnings
 from pathlib import Path
 
+from dperm.release.ledger.entries import WRONG
 from dperm.release.ledger.known import Known
 
 __all__ = ["remember", "remembered", "state_folder"]
@@ -39,7 +40,7 @@ def remembered(address: str) -> Known | None:
         return Known.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, *WRONG) as error:
         warnings.warn(f"What is remembered of the spend log {address} cannot be read ({error}).", UserWarning, stacklevel=2)
         return None
 
