@@ -8,6 +8,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -518,3 +519,30 @@ def test_8_threads_do_not_take_each_other_s_lock(log: SpendLog) -> None:
             thread.join()
         assert is_locked(log.where), "another process wrote while this one did"
     assert not is_locked(log.where)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system forks no processes")
+@pytest.mark.parametrize("uses", ["reads", "writes"])
+def test_44_a_child_that_was_forked_while_a_thread_charged_charges(log: SpendLog, uses: str) -> None:
+    """SQLite's memory of locks is the process's: the child took the thread's for its own, and found the file locked for ever."""
+    inside, forked = threading.Event(), threading.Event()
+
+    def use() -> None:
+        with log.database.writing() if uses == "writes" else log.database.reading():
+            inside.set()
+            forked.wait(0.5)  # the fork comes in between, and waits
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    inside.wait()
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        try:
+            charge(log)
+        finally:
+            os._exit(0 if log.head()["count"] == 10 else 1)
+    forked.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert log.verify() == 10

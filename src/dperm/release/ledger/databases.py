@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from dperm.release.ledger.forking import in_use
 from dperm.release.ledger.servers import Server
 
 __all__ = ["Database", "Memory", "Postgres", "Rows", "Sqlite", "database_at", "database_of"]
@@ -126,6 +127,11 @@ class Sqlite(Database):
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Rows]:
+        with in_use(), self._written() as rows:
+            yield rows
+
+    @contextlib.contextmanager
+    def _written(self) -> Iterator[Rows]:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # as the file: whoever writes it replaces the log
             self._refuse_no_database(make=True)
@@ -154,6 +160,11 @@ class Sqlite(Database):
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Rows | None]:
+        with in_use(), self._read() as rows:
+            yield rows
+
+    @contextlib.contextmanager
+    def _read(self) -> Iterator[Rows | None]:
         if not self.path.exists() or not self.path.stat().st_size:
             yield None
             return
