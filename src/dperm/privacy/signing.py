@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dperm._files import make_new
+from dperm._json import on_one_line
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -132,8 +133,12 @@ def asked_passphrase(path: str | Path, *, new: bool = False) -> bytes:
         except OSError as error:
             raise ValueError(f"Cannot read the passphrase's file {named} ({PASSPHRASE_FILE}): {error.strerror}.") from None
     elif sys.stdin.isatty():
-        found = getpass.getpass(f"Passphrase of {path}: ").encode()
-        if new and found != getpass.getpass("Once more: ").encode():
+        try:
+            found = getpass.getpass(f"Passphrase of {on_one_line(str(path))}: ").encode()
+            again = getpass.getpass("Once more: ").encode() if new else found
+        except EOFError:
+            raise ValueError(f"Expected a passphrase of {path}, got none.") from None
+        if found != again:
             raise ValueError("The two passphrases differ.")
     else:
         raise ValueError(
