@@ -161,7 +161,7 @@ def _longer(features: Any, norm: float) -> int:
 
     from dperm import _validate as check
 
-    norm = check.scale("--data-norm", norm)
+    norm = check.scale("data_norm", norm)
     squares = features.multiply(features).sum(axis=1) if sparse.issparse(features) else np.einsum("ij,ij->i", features, features)
     return int((np.asarray(squares, dtype=np.float64) > norm**2 * (1 + 1e-6)).sum())
 
