@@ -12,7 +12,7 @@ from typing import Any
 
 from dperm._json import on_one_line
 
-__all__ = ["complain", "progress", "say", "say_json", "say_lines", "warn"]
+__all__ = ["complain", "printed_instead", "progress", "say", "say_json", "say_lines", "warn"]
 
 _PAUSE = 10.0  # seconds between lines of progress
 _LONGEST = 4_000  # signs of a complaint, which may quote what a file holds
@@ -31,8 +31,26 @@ def say_lines(text: str) -> None:
 
 def say_json(text: str) -> None:
     """Print JSON, which stays the same JSON: what steers a terminal stands in texts alone, and is escaped as JSON has it."""
-    for line in text.split("\n"):
-        sys.stdout.write("".join(each if each.isprintable() else _escaped(each) for each in line) + "\n")
+    sys.stdout.write(_shown(text))
+
+
+def _shown(text: str) -> str:
+    """JSON, with escapes for what steers a terminal."""
+    lines = text.split("\n")
+    return "".join("".join(each if each.isprintable() else _escaped(each) for each in line) + "\n" for line in lines)
+
+
+def printed_instead(text: str) -> bool:
+    """Print JSON that no file took. Returns whether it is on the screen now, on the error stream where the other one is full or
+    closed."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.write(_shown(text))
+            stream.flush()
+            return True
+        except (OSError, ValueError):  # full, or closed
+            continue
+    return False
 
 
 def _escaped(sign: str) -> str:

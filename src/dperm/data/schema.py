@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._files import read_bounded
 from dperm._json import on_one_line, unique_names
 from dperm.data.columns import OTHER, Column, Encoding, checked_range
 from dperm.data.dates import date_parts
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Column", "Schema", "SchemaError", "tell_persons"]
 
+_LONGEST = 1 << 26  # bytes of a schema
 _MOST_ROWS = 8192  # of a person
 
 
@@ -370,7 +372,7 @@ class Schema:
     def load(cls, path: str | Path) -> Schema:
         """Of a file. SchemaError where it cannot be read."""
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8-sig"), object_pairs_hook=unique_names)
+            data = json.loads(read_bounded(Path(path), _LONGEST).decode("utf-8-sig"), object_pairs_hook=unique_names)
         except (OSError, ValueError, RecursionError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise SchemaError(f"Cannot read the schema {path}: {why}") from None

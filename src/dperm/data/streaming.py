@@ -22,7 +22,7 @@ from dperm.data.limits import CELL, Limits
 from dperm.data.parsing import parsing
 from dperm.data.schema import Schema, SchemaError, tell_persons
 from dperm.data.survey import Survey
-from dperm.data.unpacked import arrow_bytes, parquet_bytes
+from dperm.data.unpacked import arrow_bytes, entry_bytes, parquet_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,6 +124,7 @@ class StoredTable:
                 batch = next(batches, None)
                 if batch is not None:
                     batch.validate(full=True)  # else lengths and places in it are believed, and memory beside it is read
+                    Limits.current().refuse_memory(entry_bytes(batch), self._stored)
                 frame = None if batch is None else as_frame(pa.Table.from_batches([batch]))
             if frame is None:
                 return
