@@ -153,6 +153,7 @@ COMMANDS = {
     f"{TRAIN} --class-weight no=1,yes=-2": "class_weight of 'yes' > 0",
     f"{TRAIN} --class-weight no=1,so=2": "one weight of each of the classes",
     f"{TRAIN} --data-norm 0": "data_norm > 0",
+    f"{TRAIN} --data-norm 1e300": "data_norm between",
     f"{TRAIN} --curves -1": "curves of 3 to 200 knots",
     f"{TRAIN} --curves 1": "curves of 3 to 200 knots",
     f"{TRAIN} --hidden 3": "Expected --model mlp with --hidden",

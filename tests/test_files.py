@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from dperm._files import HeldError, Lock, make_new, nameless, replace_own, rescue, write_new
+from dperm._files import HeldError, Lock, make_new, nameless, read_bounded, replace_own, rescue, this_process, write_new
 from dperm.privacy.signing import make_key
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks, links and signals")
@@ -162,6 +162,56 @@ def test_44_1_no_planted_link_is_written_through(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+def test_44_1_a_lock_empties_no_file_that_was_given_its_name(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    os.link(tmp_path / "mine.txt", tmp_path / ".m.json.lock")
+    with pytest.raises(OSError, match=r"Cannot write .*: the name of its lock is another file's\."):
+        put(tmp_path / "m.json", "new")
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_44_1_a_name_too_long_for_what_stands_beside_it_is_refused_first(tmp_path: Path, draft: str) -> None:
+    """A nameless file was found to have no name that its folder takes once it was written, and paid for."""
+    longest = os.pathconf(tmp_path, "PC_NAME_MAX")
+    for length in range(longest - 30, longest + 2):
+        path = tmp_path / ("n" * (length - 5) + ".json")
+        try:
+            for text in ("first", "second"):
+                with write_new(path) as file:
+                    reserved = path
+                    file.write(text)
+        except OSError as error:
+            assert "Cannot write" in str(error) and "too long" in str(error)
+            reserved = None
+        if reserved is not None:
+            assert path.read_text() == "second" and path.with_name(f"{path.stem}.1.json").read_text() == "first"
+        assert (reserved is None) == (length > longest - 26)
+        assert not [left for left in tmp_path.iterdir() if left.name.startswith(".")]
+
+
+def test_44_1_what_is_rescued_may_have_a_long_name() -> None:
+    path = rescue("ä" * 120 + ".json", "text")
+    assert path is not None and path.read_text() == "text" and path.suffix == ".json"
+    path.unlink()
+
+
+def test_44_14_what_never_ends_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "few").write_bytes(b"12345")
+    assert read_bounded(tmp_path / "few", 5) == b"12345"
+    for path in (tmp_path / "few", Path("/dev/zero")):
+        with pytest.raises(OSError, match="it has more than 4 bytes"):
+            read_bounded(path, 4)
+
+
+def test_44_4_a_holder_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "\udcff")  # how Python has a byte that is no UTF-8
+    lock = Lock(tmp_path / "lock", this_process())
+    with pytest.raises(HeldError, match=r"of .udcff on"):
+        Lock(tmp_path / "lock")
+    lock.release()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_44_1_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
     target, link = tmp_path / "mine", tmp_path / "m.json"
     target.write_text("mine")

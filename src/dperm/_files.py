@@ -33,6 +33,8 @@ from dperm._json import on_one_line
 _NO_LINKS = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 _WRITING, _WHOLE = ".writing", ".whole"
 _PATIENCE = 60.0  # seconds that a writer waits for its turn: one takes milliseconds
+_SHORT = 50  # letters of a name, which any file system takes with some more
+_AT_ONCE = 1 << 20  # bytes
 _PAUSE = 0.02  # seconds between tries
 _NOT_SUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
@@ -73,9 +75,11 @@ class Lock:
                     os.close(descriptor)
         _HELD.add(self._descriptor)
         try:
+            if os.fstat(self._descriptor).st_nlink != 1:  # somebody gave another file this name, too
+                raise OSError("the name of its lock is another file's")
             os.ftruncate(self._descriptor, 0)
             if holder:
-                os.pwrite(self._descriptor, holder.encode(), 0)
+                os.pwrite(self._descriptor, holder.encode("utf-8", "backslashreplace"), 0)  # a user's name may be any bytes
         except OSError:
             self.release()
             raise
@@ -242,6 +246,7 @@ def _reserved(path: str | os.PathLike[str], *, private: bool, keeps: bool) -> It
     try:
         place = _place_of(place)
         place.parent.mkdir(parents=True, exist_ok=True)
+        _refuse_long(place)
         _tidy(place)
         if keeps:  # a turn that can never be had is to be known now
             Lock(_lock_of(place), patience=_PATIENCE).release()
@@ -267,6 +272,19 @@ def make_new(path: Path, content: bytes, mode: int) -> None:
         raise
 
 
+def read_bounded(path: Path, most: float) -> bytes:
+    """What a file holds, of which more than `most` bytes are not read: what is no regular file, such as a device, may never end.
+    OSError where there is more."""
+    parts: list[bytes] = []
+    left = most
+    with path.open("rb") as file:
+        while part := file.read(_AT_ONCE):
+            if (left := left - len(part)) < 0:
+                raise OSError(f"it has more than {most:,.0f} bytes")
+            parts.append(part)
+    return b"".join(parts)
+
+
 def open_to_append(path: Path) -> int:
     """A file for its owner alone, made where there is none: whoever has it open adds to its end. OSError where it cannot be."""
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _NO_LINKS, 0o600)
@@ -284,7 +302,7 @@ def rescue(name: str, text: str) -> Path | None:
     for folder in (tempfile.gettempdir, Path.home):
         path: Path | None = None
         try:
-            descriptor, made = tempfile.mkstemp(prefix="dperm-", suffix=f"-{name}", dir=folder())
+            descriptor, made = tempfile.mkstemp(prefix="dperm-", suffix=f"-{name[-_SHORT:]}", dir=folder())
             path = Path(made)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(_bytes_of(text))
@@ -334,6 +352,12 @@ def _lock_of(path: Path) -> Path:
 
 def _hidden_name(path: Path, ending: str) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}{ending}")
+
+
+def _refuse_long(path: Path) -> None:
+    """OSError where the file system takes no name as long as the longest that is needed beside `path`."""
+    with contextlib.suppress(FileNotFoundError):
+        _hidden_name(path, _WRITING).lstat()
 
 
 def _made_without_name(folder: Path, mode: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -19,6 +20,7 @@ import pandas as pd
 import pytest
 
 from dperm import data
+from dperm.cli.printing import printed_instead
 from dperm.estimators import model_from_json, model_to_json
 from dperm.mechanisms.gradient import SAMPLINGS
 from dperm.privacy import ApproximateDP, Certificate
@@ -333,6 +335,38 @@ def test_44_1_a_model_that_finds_no_room_anywhere_is_printed(tmp_path: Path, mon
     assert "File too large" in done.stderr and "it was printed instead" in done.stderr
     assert model_from_json(done.stdout[done.stdout.index("{") : done.stdout.rindex("}") + 1])[0].certificate_.epsilon <= 1.0
     assert [each.name for each in tmp_path.iterdir()] == ["m.json"] and path.read_text() == "old"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_44_1_what_no_file_takes_is_said_to_be_printed_only_where_it_is(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        assert printed_instead('{"of": "a model"}')
+        assert capfd.readouterr().err == '{"of": "a model"}\n'
+        monkeypatch.setattr("sys.stderr", full)
+        assert not printed_instead('{"of": "a model"}')
+        with contextlib.suppress(OSError):
+            full.close()  # what it holds goes nowhere
+
+
+def test_44_1_a_model_whose_name_is_too_long_is_not_paid_for(tmp_path: Path) -> None:
+    """With a name of its own, and none for what stands beside it until it is in its place."""
+    name = "n" * (os.pathconf(tmp_path, "PC_NAME_MAX") - 15) + ".json"
+    assert "too long" in dperm("train", "breast_cancer", "-o", tmp_path / name, expect=1).stderr
+    assert SpendLog.current().charges() == []
+
+
+def test_44_14_a_file_that_never_ends_is_refused(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "endless.json").symlink_to("/dev/zero")
+    monkeypatch.setattr("dperm.cli.shared.free_memory", lambda: 1e9)
+    for command in (
+        ("predict", tmp_path / "endless.json", table),
+        ("data", "show", tmp_path / "endless.json"),
+        ("train", table, "--schema", tmp_path / "endless.json"),
+    ):
+        assert len(dperm(*command, expect=1).stderr.splitlines()) == 1
 
 
 def test_44_1_a_part_that_cannot_be_written_costs_no_other(

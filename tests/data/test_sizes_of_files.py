@@ -139,9 +139,86 @@ def zero_arrays(path: Path) -> Path:
     return path / "t.npz"
 
 
+def repeated_in_lists(path: Path) -> Path:
+    """A dictionary of one text, that all entries of lists have."""
+    lists = pa.ListArray.from_arrays(pa.array(range(401), pa.int32()), pa.array(["x" * 900_000] * 400))
+    table = pa.table({"a": lists, "y": ["a", "b"] * 200})
+    parquet.write_table(table, path / "t.parquet", compression="zstd", store_schema=False)
+    return path / "t.parquet"
+
+
+def long_list(path: Path) -> Path:
+    """A list of many zeros in one row."""
+    lists = pa.LargeListArray.from_arrays(pa.array([0] + [20_000_000] * 10, pa.int64()), pa.array(np.zeros(20_000_000)))
+    parquet.write_table(pa.table({"a": lists, "y": ["a", "b"] * 5}), path / "t.parquet", compression="zstd")
+    return path / "t.parquet"
+
+
+def repeated_bytes(path: Path) -> Path:
+    """A dictionary of one entry of a fixed size."""
+    table = pa.table({"a": pa.array([b"x" * 900_000] * 400, pa.binary(900_000)), "y": ["a", "b"] * 200})
+    parquet.write_table(table, path / "t.parquet", compression="zstd")
+    return path / "t.parquet"
+
+
+def differences(path: Path) -> Path:
+    """Texts that do not differ from the one before."""
+    table = pa.table({"a": ["x" * 1_000_000] * 400, "y": ["a", "b"] * 200})
+    parquet.write_table(table, path / "t.parquet", use_dictionary=False, column_encoding={"a": "DELTA_BYTE_ARRAY", "y": "PLAIN"})
+    return path / "t.parquet"
+
+
+def _arrow(path: Path, column: pa.Array) -> Path:
+    table = pa.table({"a": column, "y": ["a", "b"] * (len(column) // 2)})
+    with pa.OSFile(str(path / "t.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    return path / "t.arrow"
+
+
+def repeated_arrow(path: Path) -> Path:
+    return _arrow(path, pa.DictionaryArray.from_arrays(pa.array([0] * 10_000, pa.int8()), pa.array(["x" * 100_000])))
+
+
+def views(path: Path) -> Path:
+    """Many views of one text."""
+    view = np.zeros((10_000, 4), np.int32)
+    view[:, :2] = 100_000, int.from_bytes(b"xxxx", "little")
+    parts = [None, pa.py_buffer(view.tobytes()), pa.py_buffer(b"x" * 100_000)]
+    return _arrow(path, pa.Array.from_buffers(pa.string_view(), len(view), parts))
+
+
+def list_of_nothing(path: Path) -> Path:
+    """A list of missing values, which take no bytes."""
+    return _arrow(path, pa.LargeListArray.from_arrays(pa.array([0] + [10**9] * 10, pa.int64()), pa.nulls(10**9)))
+
+
+def lists_of_nothing(path: Path) -> Path:
+    return _arrow(path, pa.FixedSizeListArray.from_arrays(pa.nulls(10**8), 10**7))
+
+
+def long_header(path: Path) -> Path:
+    """An array in an archive, that says that its header has a gigabyte."""
+    with zipfile.ZipFile(path / "t.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("X.npy", b"\x93NUMPY\x02\x00" + (1 << 30).to_bytes(4, "little") + b" " * (1 << 30))
+    return path / "t.npz"
+
+
 BOMBS = {
     "quick": [libsvm, sparse_workbook, distant_row, in_gzip, wide_text, repeated_parquet, repeated_texts, zero_arrays],
-    "others": [far_workbook, long_row, long_comment, in_zip, in_bzip2, in_xz, compressed_libsvm, long_texts, compressed_arrow],
+    "nested": [repeated_in_lists, long_list, repeated_bytes, differences],
+    "arrow": [repeated_arrow, views, list_of_nothing, lists_of_nothing],
+    "others": [
+        far_workbook,
+        long_row,
+        long_comment,
+        in_zip,
+        in_bzip2,
+        in_xz,
+        compressed_libsvm,
+        long_texts,
+        compressed_arrow,
+        long_header,
+    ],
 }
 _MOST = 450  # MB beside what the libraries take: the least that unpacking is allowed, and room
 
@@ -174,7 +251,29 @@ def test_15_a_bomb_is_refused_before_it_takes_memory(kind: str, tmp_path: Path) 
     for line in told:
         taken, _, said = line.partition(" ")
         assert taken.isdigit() and int(taken) < _MOST, line
-        assert "DPERM_LIMITS=" in said or "no sheet has" in said, line
+        assert "DPERM_LIMITS=" in said or "no sheet has" in said or "reading array header" in said, line
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.ListViewArray.from_arrays(pa.array([0, 0], pa.int32()), pa.array([2, 2], pa.int32()), pa.array([1, 2])),
+        pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array(["x"])),
+    ],
+)
+def test_15_types_whose_entries_overlap_are_refused(column: pa.Array, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="which dperm does not read: write it as"):
+        read_frame(_arrow(tmp_path, column))
+
+
+def test_15_an_archive_that_names_an_array_twice_gives_the_one_that_was_looked_at(tmp_path: Path) -> None:
+    """NumPy takes a file X where there is one beside X.npy."""
+    np.savez(tmp_path / "t.npz", X=np.eye(4), y=np.arange(4) % 2)
+    for other in (b"no array", (tmp_path / "t.npz").read_bytes()):
+        with zipfile.ZipFile(tmp_path / "t.npz", "a") as archive, pytest.MonkeyPatch.context() as patch:
+            patch.setattr("warnings.warn", lambda *_, **__: None)
+            archive.writestr("X", other)
+        assert np.array_equal(read_dataset(tmp_path / "t.npz")[0].features, np.eye(4))
 
 
 def test_15_limits_are_raised_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather, parquet
 
-from dperm.data.unpacked import arrow_bytes, parquet_bytes
+from dperm.data.unpacked import arrow_bytes, entry_bytes, parquet_bytes
+from dperm.data.untrusted_files import CELL
 
 SIZE = 5_000
 
@@ -42,7 +43,7 @@ def test_15_arrow_files_state_what_they_unpack_to(compression: str, tmp_path: Pa
 
 
 def test_15_texts_of_parquet_files_are_counted_as_often_as_rows_have_them(tmp_path: Path) -> None:
-    path, table = tmp_path / "t.parquet", a_table()
+    path, table = tmp_path / "t.parquet", a_table().drop_columns("lists")
     parquet.write_table(table, path, row_group_size=1_700)
     texts = sum(len(word or "") for name in ("words", "gaps") for word in table[name].to_pylist())
     texts += sum(len(word) for word in table["known"].to_pylist())
@@ -53,6 +54,27 @@ def test_15_texts_of_parquet_files_are_counted_as_often_as_rows_have_them(tmp_pa
     parquet.write_table(table.select(["words"]), path, use_dictionary=False)
     stored = sum(parquet.ParquetFile(path).metadata.row_group(place).total_byte_size for place in range(1))
     assert parquet_bytes(path, ["words"], enough=0) == stored >= sum(map(len, table["words"].to_pylist()))
+
+
+def test_15_texts_that_are_stored_as_differences_are_read_where_there_may_be_too_many(tmp_path: Path) -> None:
+    path, words = tmp_path / "t.parquet", sorted(f"{'long' * 40}{number}" for number in range(SIZE))
+    options = {"use_dictionary": False, "column_encoding": {"words": "DELTA_BYTE_ARRAY"}}
+    parquet.write_table(pa.table({"words": words}), path, row_group_size=1_700, **options)
+    whole, stored = parquet_bytes(path, ["words"], enough=1_000_000), parquet_bytes(path, [], enough=0)
+    assert whole - stored == sum(map(len, words)) > 10 * stored
+    assert parquet_bytes(path, ["words"], enough=1e12) == stored
+
+
+def test_15_entries_of_lists_are_counted_one_by_one(tmp_path: Path) -> None:
+    path, lists = tmp_path / "t.parquet", [[f"long{number % 7}"] * (number % 5) for number in range(SIZE)]
+    parquet.write_table(pa.table({"lists": lists}), path, row_group_size=1_700)
+    entries, stored = sum(map(len, lists)), parquet_bytes(path, [], enough=0)
+    leaves = sum(max(1, len(entry)) for entry in lists)  # a list of none has a place, too
+    assert parquet_bytes(path, ["lists"], enough=1e9) == stored + CELL * leaves + len("long0") * entries
+    table = pa.table({"lists": lists, "pairs": [{"a": "x", "b": [1, 2]}] * SIZE, "words": ["word"] * SIZE})
+    assert entry_bytes(table) == CELL * (entries + 2 * SIZE)
+    known = pa.table({"known": pa.array(["word"] * SIZE).dictionary_encode()}).slice(3)
+    assert entry_bytes(known) == entry_bytes(known.to_batches()[0]) == len("word") * (SIZE - 3)
 
 
 @pytest.mark.parametrize("cut", [0, 10, 100, 1_000])

@@ -62,6 +62,13 @@ def test_inverses_never_flatter(s: float, delta: float) -> None:
     assert gaussian_mu(epsilon, delta) == pytest.approx(s, rel=1e-7)
 
 
+@pytest.mark.parametrize("epsilon", [1e12, 1e15, 1e18, 1e100, 1e300])
+def test_44_calibration_ends_for_any_epsilon(epsilon: float) -> None:
+    """From 1e15 on it never did: δ was known less finely than it stepped."""
+    mu = gaussian_mu(epsilon, 1e-6)
+    assert 0 < mu < math.sqrt(2 * epsilon) and gaussian_log_delta(mu, epsilon) <= math.log(1e-6)
+
+
 def test_classical_calibration_is_looser() -> None:
     """σ = Δ√(2 ln(1.25/δ))/ε holds for ε < 1, and is never better than the exact calibration."""
     for epsilon in (0.1, 0.5, 0.9):

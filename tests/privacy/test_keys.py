@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from dperm.privacy.signing import SigningKey, check_signature, digest_of, make_key, public_key, sign
+from dperm.privacy.signing import SigningKey, asked_passphrase, check_signature, digest_of, make_key, public_key, sign
 from helpers.commands import dperm
 
 DIGEST = digest_of({"a": 1})
@@ -58,6 +58,20 @@ def test_44_without_a_terminal_a_file_holds_the_passphrase(tmp_path: Path, monke
     told = dperm("budget", "create", "stays", "--epsilon", "2", "--sign-key", key, expect=1).stderr
     assert "DPERM_KEY_PASSPHRASE_FILE" in told
     assert "epsilon" not in told
+
+
+def test_44_the_question_steers_no_terminal_and_may_stay_unanswered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def ask(question: str) -> str:
+        asked.append(question)
+        raise EOFError
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr("getpass.getpass", ask)
+    with pytest.raises(ValueError, match="Expected a passphrase"):
+        asked_passphrase(tmp_path / "k\x1b]0;owned\x07")
+    assert len(asked) == 1 and asked[0].isprintable()
 
 
 def test_44_two_passphrases_that_differ_make_no_key(tmp_path: Path, typed: list[str]) -> None:

@@ -313,7 +313,7 @@ def test_a_log_of_lines_is_read_in_once(tmp_path: Path, where: str) -> None:
         {"mechanism": None}, {"mechanism": 5}, {"id": None}, {"id": ["a"]}, {"time": None}, {"time": "yesterday"}, {"label": {}},
         {"private": "no"}, {"persons": 1}, {"claimed": True}, {"event": 5}, {"event": None},
         {"continues": 5}, {"continues": "a", "start": 0}, {"continues": "a", "start": 3, "stop": 2, "limit": 9},
-        {"continues": "a", "start": 0.5, "stop": 2, "limit": 9},
+        {"continues": "a", "start": 0.5, "stop": 2, "limit": 9}, {"continues": "a", "start": 0, "stop": 1, "limit": 10**400},
         {"continues": "a", "part": PureDP(1.0).to_dict(), "account": "x", "cost": -1.0, "note": {}},
         {"continues": "a", "part": PureDP(1.0).to_dict(), "account": "x", "cost": 1.0},
     ],
@@ -414,6 +414,10 @@ def test_a_server_that_cannot_be_reached_stops_a_charge() -> None:
         ("spend.db\n", "a text with a blank"),
         ("secret", "a name without an ending and no file that exists"),
         ("spend.json", "a name that ends in '.json' and no file that exists"),
+        ("~/spend.db", "a text with '~' at its beginning"),
+        ("$HOME/spend.db", "a text with '$'"),
+        ("postgresql：／／me：secret＠host／spend.db", "a text with ':'"),
+        ("", "nothing; without DPERM_SPEND_LOG"),
     ],
 )
 def test_item_3_a_misspelt_spend_log_opens_no_file(text: str, got: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

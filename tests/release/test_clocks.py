@@ -72,6 +72,20 @@ def test_6_a_refusal_by_expiry_is_an_entry_so_that_it_stays(tmp_path: Path, cloc
     assert account is not None and account.spent == account.budget.cost(Gaussian(50.0))
 
 
+@pytest.mark.parametrize("stated", ["20260310", "2026-W11-2", "2026W112"])
+def test_44_a_last_day_in_another_form_is_the_same_day(tmp_path: Path, clock: Clock, stated: str) -> None:
+    """As texts they come after all of 2026: a budget that was stated so stayed open."""
+    log = SpendLog(tmp_path / "spend.db")
+    clock("2026-03-10")
+    log.create_budget(Budget.of("stays", 4.0, 1e-5, expires=stated))
+    charge(log)
+    clock("2026-03-11")
+    with pytest.raises(BudgetExceeded, match="expired on 2026-03-10"):
+        charge(log)
+    account = log.account("stays")
+    assert account is not None and account.budget.to_dict()["expires"] == "2026-03-10"
+
+
 def test_6_time_never_goes_back_in_a_log(tmp_path: Path, clock: Clock) -> None:
     log = SpendLog(tmp_path / "spend.db")
     clock("2026-03-10")

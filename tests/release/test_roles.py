@@ -230,7 +230,12 @@ FORGED: dict[str, dict[str, Any]] = {
     "costs more than numbers hold": {"costs": {"divergence": 10**400, "mass": 0.0}},
     "steps of no charge": {"kind": "steps", "start": 0, "stop": 1, "limit": 2},
     "refusal of what has not expired": {"kind": "refusal"},
+    "a name of its own": {"owner_key": "a" * 64},
+    "a user that is none": {"by": {}},
+    "a process that is none": {"pid": []},
 }
+#: Texts that PostgreSQL reads as JSON, and Python does not.
+UNREAD = {"a long number": "1" * 5000, "many tables": '{"x":' * 3000 + "1" + "}" * 3000, "many lists": "[" * 3000 + "]" * 3000}
 
 
 def test_7_forged_entries_are_refused(stays: Ledger) -> None:
@@ -254,6 +259,60 @@ def test_7_forged_entries_are_refused(stays: Ledger) -> None:
     with pytest.raises(psycopg.Error, match="new id"):
         stays.append(stays.body())
     assert alice.verify() == 3
+
+
+@pytest.mark.parametrize("name", UNREAD)
+@pytest.mark.parametrize("place", ["pid", "note", "costs", "event"])
+def test_44_no_charger_stops_the_others(stays: Ledger, name: str, place: str) -> None:
+    """Everybody follows the log, and could no more: no charge, no budget, by anybody."""
+    alice, olga = SpendLog(stays.alice), SpendLog(stays.olga)
+    charge(alice)
+    event = canonical(EVENT.to_dict())
+    if place == "event":
+        event = f'{event[:-1]},"x":{UNREAD[name]}}}'
+    digest = hashlib.sha256(event.encode()).hexdigest()
+    body = stays.body(None, event=digest)
+    if place == "costs":
+        body = body.replace('"mass":0.0', f'"mass":{UNREAD[name]}')
+    elif place != "event":
+        body = f'{body[:-1]},"{place}":{UNREAD[name]}}}'
+    with pytest.raises(psycopg.Error):
+        stays.append(body, event)
+    charge(alice)
+    olga.create_budget(Budget("stays", RenyiFilter.of(3.0, DELTA)))
+    assert alice.verify() == olga.verify() == 4
+
+
+def test_44_an_event_that_nobody_reads_stops_its_own_budget_alone(stays: Ledger) -> None:
+    olga = SpendLog(stays.olga)
+    event = '{"type":"Unknown"}'
+    stays.append(stays.body(None, event=hashlib.sha256(event.encode()).hexdigest()), event)
+    olga.create_budget(Budget("others", RenyiFilter.of(3.0, DELTA)))
+    charge(SpendLog(stays.alice))
+    with pytest.raises(ValueError, match="Expected an event"):
+        olga.create_budget(Budget("stays", RenyiFilter.of(3.0, DELTA)))
+
+
+def test_44_a_last_day_in_another_form_lets_no_charger_through(stays: Ledger) -> None:
+    """A budget of an earlier version of dperm may state one: as texts, 20991231 comes after all of 2099."""
+    day = clocks.text_of(time.time())[:4] + "0101"
+    with psycopg.connect(stays.admin) as connection:
+        connection.execute('UPDATE dperm_budgets SET body = replace(body, \'"expires":""\', %s)', (f'"expires":"{day}"',))
+    with pytest.raises(psycopg.Error, match="has expired"):
+        stays.append(stays.body())
+
+
+def test_44_roles_of_a_long_name_are_two(server: str) -> None:
+    """PostgreSQL cuts names off after 63 bytes: chargers were owners."""
+    for letters, held in ((55, True), (56, False), (62, False)):
+        log = SpendLog(postgres.database(server, "d" * letters))
+        if held:
+            assert make_roles(log.database).charger == "d" * letters + "_charger"
+        else:
+            with pytest.raises(ValueError, match="a shorter name"):
+                make_roles(log.database)
+            with psycopg.connect(log.database.address) as connection:
+                assert not connection.execute("SELECT 1 FROM pg_roles WHERE rolname LIKE %s", (f"{'d' * 56}%",)).fetchall()
 
 
 STEPS: dict[str, dict[str, Any]] = {

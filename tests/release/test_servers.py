@@ -7,6 +7,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -127,6 +128,28 @@ def test_a_connection_that_others_may_read_is_warned_of(url: str, sure: bool, mo
     monkeypatch.setenv("PGSSLMODE", "verify-full")
     assert Server.of(url).is_sure == ("sslmode" not in url or sure)
     monkeypatch.undo()
+
+
+def test_44_a_service_may_lead_anywhere(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file states host and database, which the URL does not: two services are two logs, neither a sure one."""
+    host, _, port = server.partition("@")[2].partition("/")[0].partition(":")
+    file = tmp_path / "services.conf"
+    lines = [f"[{name}]\nhost={host}\nport={port}\nuser=tester\ndbname={name}\n" for name in ("one", "two")]
+    file.write_text("".join(lines))
+    monkeypatch.setenv("PGSERVICEFILE", str(file))
+    for name in ("one", "two"):
+        postgres.database(server, name)
+        log = SpendLog(f"postgresql:///?service={name}")
+        with pytest.warns(UserWarning, match=rf"\?service={name} may be read"):
+            log.charge(Gaussian(1.0), mechanism="test")
+        assert log.verify() == 1
+    monkeypatch.setenv("PGSERVICE", "two")
+    assert (SpendLog("postgresql://").where, SpendLog("postgresql://").verify()) == ("postgresql:///?service=two", 1)
+    monkeypatch.setenv("PGSSLMODE", "verify-full")  # which the service's file may undo
+    assert not Server.of("postgresql://localhost/").is_sure
+    assert Server.of("postgresql:///?service=one&sslmode=verify-full").is_sure
+    with pytest.raises(ValueError, match="taken for the service"):
+        Server.of("postgresql:///?service=one%1b[2J")
 
 
 def test_the_warning_of_a_connection_comes_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -90,6 +92,15 @@ TAMPERINGS = {
         "CREATE VIEW dperm_entries AS SELECT * FROM hidden WHERE number < 5",
     ),
 }
+for _place in ("-1", "0", "NULL"):  # where the chain does not lead
+    TAMPERINGS[f"entry at {_place}"] = (
+        f"INSERT INTO dperm_entries SELECT {_place}, 'part', charge, '', event, 0, 1, 0, '{{\"account\":\"x\",\"cost\":-9}}', '' "
+        "FROM dperm_entries WHERE number = 2",
+    )
+for _spent in ("1" + "0" * 400, "1" * 5000, "true", "[" * 10**5 + "]" * 10**5):  # what doubles, and Python, do not hold
+    TAMPERINGS[f"spent {_spent[:9]} of {len(_spent)}"] = (
+        f'UPDATE dperm_budgets SET spent = \'{{"divergence":{_spent},"mass":0}}\'',
+    )
 #: What only entries before the remembered one show: a charge does not read them, `verify` does.
 EARLIER = {
     "first entry deleted": ("DELETE FROM dperm_entries WHERE number = 1",),
@@ -111,6 +122,99 @@ def test_8_nothing_is_charged_to_a_log_that_was_changed(log: SpendLog, name: str
             use()
         assert not isinstance(refused.value, BudgetExceeded)
         assert str(refused.value).count(log.where) == 1 or "What was spent" in str(refused.value)
+
+
+AMOUNTS = ("-9", "NaN", "1e999", "1" + "0" * 400, "1" * 5000, "true", "[" * 10**5 + "]" * 10**5)
+
+
+def appended(log: SpendLog, kind: str, of: str, said: str) -> None:
+    """An entry that follows from the one before, as whoever may write the file can make it, with an event that is there."""
+    with contextlib.closing(sqlite3.connect(log.where)) as connection:
+        ((count, chain, time),) = connection.execute("SELECT count, chain, time FROM dperm_head")
+        label = "stays" if kind == "charge" else ""
+        ((event,),) = connection.execute("SELECT event FROM dperm_entries WHERE number = 2")
+        made = {
+            "kind": kind,
+            "charge": of,
+            "time": time,
+            "event": None if kind == "steps" else event,
+            "label": label,
+            "private": True,
+        }
+        body = f"{canonical(made)[:-1]},{said}}}"
+        after = hashlib.sha256((chain + body).encode()).hexdigest()
+        cells = (count + 1, kind, of, label, made["event"], 0, 1, 0, body, after)
+        connection.execute("INSERT INTO dperm_entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", cells)
+        connection.execute("UPDATE dperm_head SET count = count + 1, chain = ?", (after,))
+        connection.commit()
+
+
+@pytest.mark.parametrize("amount", AMOUNTS, ids=lambda amount: f"{amount[:9]} of {len(amount)}")
+@pytest.mark.parametrize("kind", ["charge", "part", "steps"])
+def test_44_no_entry_makes_room_or_cannot_be_told(log: SpendLog, kind: str, amount: str) -> None:
+    run = charge(log)
+    said = {
+        "charge": f'"costs":{{"divergence":{amount},"mass":0}}',
+        "part": f'"account":"x","cost":{amount},"note":{{}}',
+        "steps": f'"start":0,"stop":{amount},"limit":9',
+    }
+    appended(log, kind, "c" * 32 if kind == "charge" else run, said[kind])
+    for use in (
+        lambda: charge(log),
+        lambda: log.add_part(run, Gaussian(9.0), Price("x", 1.0, 0.5), spent=0.0, note={}),
+        lambda: log.reserve(run, 1, 9),
+        log.verify,
+    ):
+        with pytest.raises(ValueError, match=r"^Entry 11 of the spend log [^ ]+(:| is damaged:) ") as refused:
+            use()
+        assert str(refused.value).count(log.where) == 1
+
+
+@pytest.mark.parametrize("spent", [f'{{"a":1{"0" * 400}}}', '{"a":-1}', "[" * 10**5], ids=["vast", "negative", "deep"])
+def test_44_a_head_in_another_form_is_one_that_cannot_be_read(log: SpendLog, spent: str) -> None:
+    (head,) = heads()
+    whole = head.read_text()
+    told = whole.replace(json.dumps(json.loads(whole)["accounts"]["stays"]["spent"]), spent)
+    assert told != whole
+    head.write_text(told)
+    with pytest.warns(UserWarning, match="cannot be read"), pytest.warns(UserWarning, match="nothing was remembered"):
+        charge(log)
+
+
+def test_44_an_event_that_was_changed_enters_no_run_that_goes_on(log: SpendLog) -> None:
+    run = log.charge(Gaussian(20.0), mechanism="test", label="stays", keeps_parts=True)
+    assert log.add_part(run, Gaussian(2.0), Price("x", 1.0, 5.0), spent=0.0, note={}) == 1.0
+    edited(log.where, "UPDATE dperm_events SET body = replace(body, ':2.0', ':2000.0')")
+    for use in (
+        lambda: log.parts(run),
+        lambda: log.accounts(run),
+        lambda: log.add_part(run, Gaussian(2.0), Price("x", 1.0, 5.0), spent=0.0, note={}),
+        log.verify,
+    ):
+        with pytest.raises(ValueError, match="An event of the spend log was changed"):
+            use()
+
+
+def test_44_a_user_of_another_encoding_charges(log: SpendLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DPERM_USER", os.fsdecode(b"Ren\xe9"))
+    charge(log)
+    assert log.history()[-1]["by"] == r"Ren\udce9"
+
+
+def test_44_nobody_else_writes_folders_that_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever can write them can put another log, or other heads, in the place of what lies there."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("DPERM_SPEND_LOG")
+    before = os.umask(0)
+    try:
+        charge(SpendLog(tmp_path / "other" / "spend.db"))
+        charge(SpendLog.current())
+    finally:
+        os.umask(before)
+    found = {path.relative_to(tmp_path): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert found.pop(Path("state")) == 0o777  # the user's, by the umask
+    assert {path.suffix: mode for path, mode in found.items()} == {"": 0o700, ".db": 0o600, ".json": 0o600}
+    assert len(found) == 7
 
 
 def test_8_what_is_counted_again_is_looked_at_again(log: SpendLog) -> None:
@@ -415,3 +519,30 @@ def test_8_threads_do_not_take_each_other_s_lock(log: SpendLog) -> None:
             thread.join()
         assert is_locked(log.where), "another process wrote while this one did"
     assert not is_locked(log.where)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system forks no processes")
+@pytest.mark.parametrize("uses", ["reads", "writes"])
+def test_44_a_child_that_was_forked_while_a_thread_charged_charges(log: SpendLog, uses: str) -> None:
+    """SQLite's memory of locks is the process's: the child took the thread's for its own, and found the file locked for ever."""
+    inside, forked = threading.Event(), threading.Event()
+
+    def use() -> None:
+        with log.database.writing() if uses == "writes" else log.database.reading():
+            inside.set()
+            forked.wait(0.5)  # the fork comes in between, and waits
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    inside.wait()
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        try:
+            charge(log)
+        finally:
+            os._exit(0 if log.head()["count"] == 10 else 1)
+    forked.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert log.verify() == 10

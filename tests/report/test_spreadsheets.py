@@ -15,8 +15,8 @@ from dperm.report.spreadsheets import HEADER, for_spreadsheets, quoted
 from helpers.commands import dperm
 
 FORMULAS = [
-    "=1+1", '=HYPERLINK("http://evil","x")', "+49 170", "+5", "@SUM(A1)", "\t=1", "\r=1", "\n1", "\t", "-1+1",
-    "-cmd|' /C calc'!A0", "- a", "-A1*2", "−2+3", " =1", '"=1"', "＝1+1", "－1+cmd", "+", "=", "-1 -2", "-a b",
+    "=1+1", "\ufeff=1+1", "\ufeff-1+1", '=HYPERLINK("http://evil","x")', "+49 170", "+5", "@SUM(A1)", "\t=1", "\r=1", "\n1", "\t",
+    "-1+1", "-cmd|' /C calc'!A0", "- a", "-A1*2", "−2+3", " =1", '"=1"', "＝1+1", "－1+cmd", "+", "=", "-1 -2", "-a b",
 ]  # fmt: skip
 HARMLESS = [
     "", " ", "a", "a=b", "a-1", "1-2", "-12A", "-5", "-5.25", "-1,5", "-1.234,56", "-.5", "-1e-05", "-5 %", "-", "--", "-a_B-9",

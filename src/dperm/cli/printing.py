@@ -29,8 +29,26 @@ def say_lines(text: str) -> None:
 
 def say_json(text: str) -> None:
     """Print JSON, which stays the same JSON: what steers a terminal stands in texts alone, and is escaped as JSON has it."""
-    for line in text.split("\n"):
-        sys.stdout.write("".join(each if each.isprintable() else _escaped(each) for each in line) + "\n")
+    sys.stdout.write(_shown(text))
+
+
+def _shown(text: str) -> str:
+    """JSON, with escapes for what steers a terminal."""
+    lines = text.split("\n")
+    return "".join("".join(each if each.isprintable() else _escaped(each) for each in line) + "\n" for line in lines)
+
+
+def printed_instead(text: str) -> bool:
+    """Print JSON that no file took. Returns whether it is on the screen now, on the error stream where the other one is full or
+    closed."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.write(_shown(text))
+            stream.flush()
+            return True
+        except (OSError, ValueError):  # full, or closed
+            continue
+    return False
 
 
 def _escaped(sign: str) -> str:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dperm._files import Reserved, replace_own, rescue, write_new
+from dperm._files import Reserved, read_bounded, replace_own, rescue, write_new
 from dperm._json import unique_names
 from dperm._memory import free_memory
-from dperm.cli.printing import progress, say, say_json
+from dperm.cli.printing import printed_instead, progress, say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,6 +123,9 @@ def _longer(features: Any, norm: float) -> int:
     import numpy as np
     from scipy import sparse
 
+    from dperm import _validate as check
+
+    norm = check.scale("data_norm", norm)
     squares = features.multiply(features).sum(axis=1) if sparse.issparse(features) else np.einsum("ij,ij->i", features, features)
     return int((np.asarray(squares, dtype=np.float64) > norm**2 * (1 + 1e-6)).sum())
 
@@ -203,7 +206,7 @@ def read(path: Path) -> str:
                 f"Cannot read {path}: it would take about {needed / 1e9:.3g} GB of memory, too much for the {free / 1e9:.3g} GB "
                 "that are free."
             )
-        return path.read_text(encoding="utf-8")
+        return read_bounded(path, free / 2 / _UNPACKED).decode("utf-8").replace("\r\n", "\n")
     except OSError as error:
         raise ValueError(f"Cannot read {path}: {error.strerror or error}.") from None
     except UnicodeDecodeError:
@@ -283,10 +286,11 @@ def keep(place: Reserved, text: str) -> Path | None:
         return place.write(text)
     except OSError as error:
         where = rescue(place.path.name, text)
-        if where is None:
-            say_json(text)
-        found = "it was printed instead" if where is None else f"it is in {where}"
-        raise OSError(f"{error} It was paid for and is not lost: {found}.") from error
+        if where is not None:
+            raise OSError(f"{error} It was paid for and is not lost: it is in {where}.") from error
+        if not printed_instead(text):
+            raise OSError(f"{error} It was paid for, and no file or screen took it: it is lost.") from error
+        raise OSError(f"{error} It was paid for and is not lost: it was printed instead.") from error
 
 
 def told_kept(older: Path | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from dperm.data.untrusted_files import DataError, Limits
 _NUMBERS = "biuf"  # kinds of dtypes: truths, whole numbers with and without a sign, floating-point numbers
 _TARGETS = f"{_NUMBERS}US"  # and texts
 _USED = 24  # bytes of a number, as it is used: with copies that are scaled, and of other types
+_LONGEST_HEADER = 1 << 14  # bytes of a file that say what array it holds; NumPy reads headers of 10,000
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
@@ -37,17 +39,16 @@ def arrays_of_archive(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     with zipfile.ZipFile(path) as archive:
         (rows, columns), kind = _header(archive, "X", 2, "rows and columns of numbers")
         (targets,), target_kind = _header(archive, "y", 1, "targets in one column")
-    if kind.kind not in _NUMBERS:
-        raise DataError(f"Expected numbers as features in {path}, got {kind}.")
-    if target_kind.kind not in _TARGETS:
-        raise DataError(f"Expected labels or numbers as targets in {path}, got {target_kind}.")
-    if rows != targets:
-        raise DataError(f"Expected {rows:,} targets in {path}, one for each row of X, got {targets:,} in y.")
-    limits.refuse_features(columns)
-    limits.refuse_cells(rows * columns, stored, _USED + (0 if is_floating(kind) else kind.itemsize))
-    limits.refuse_cells(targets, stored, _USED + target_kind.itemsize)
-    with np.load(path, allow_pickle=False) as arrays:
-        return arrays["X"], arrays["y"]
+        if kind.kind not in _NUMBERS:
+            raise DataError(f"Expected numbers as features in {path}, got {kind}.")
+        if target_kind.kind not in _TARGETS:
+            raise DataError(f"Expected labels or numbers as targets in {path}, got {target_kind}.")
+        if rows != targets:
+            raise DataError(f"Expected {rows:,} targets in {path}, one for each row of X, got {targets:,} in y.")
+        limits.refuse_features(columns)
+        limits.refuse_cells(rows * columns, stored, _USED + (0 if is_floating(kind) else kind.itemsize))
+        limits.refuse_cells(targets, stored, _USED + target_kind.itemsize)
+        return _array(archive, "X"), _array(archive, "y")
 
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
@@ -58,10 +59,11 @@ def is_floating(dtype: np.dtype[Any]) -> bool:
 def _header(archive: zipfile.ZipFile, name: str, dimensions: int, what: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Shape and type of an array of an archive."""
     try:
-        file = archive.open(f"{name}.npy")
+        info = archive.getinfo(f"{name}.npy")
     except KeyError:
         raise ValueError(f"it holds no array {name}: expected X and y") from None
-    with file:
+    with archive.open(info) as whole:
+        file = io.BytesIO(whole.read(_LONGEST_HEADER))  # it may state that its header has gigabytes
         version = np.lib.format.read_magic(file)
         if version not in _HEADERS:
             raise ValueError(f"expected {name} in version 1 or 2 of NumPy's format, got {version[0]}")
@@ -69,6 +71,12 @@ def _header(archive: zipfile.ZipFile, name: str, dimensions: int, what: str) -> 
     if len(shape) != dimensions:
         raise ValueError(f"expected {name} as {what}, got {_described(shape, dtype)}")
     return shape, dtype
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    """The array whose header was read: another file of the archive may have the name without its ending."""
+    with archive.open(f"{name}.npy") as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def _described(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:

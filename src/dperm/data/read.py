@@ -24,6 +24,7 @@ from dperm.data.sheets import read_sheet
 from dperm.data.streaming import IN_PARTS, StoredTable, fits_memory, is_first_feather, read_in_parts
 from dperm.data.survey import Survey
 from dperm.data.text import marks_of, read_text
+from dperm.data.unpacked import entry_bytes
 from dperm.data.untrusted_files import DataError, Limits, parsing
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ def _stored(path: Path, kind: str) -> pd.DataFrame:
     table = parquet.read_table(path) if kind == ".parquet" else feather.read_table(path)
     # else lengths and places in it are believed, and memory beside it is read; and texts that are no UTF-8 are found only later
     table.validate(full=True)
+    Limits.current().refuse_memory(entry_bytes(table), path.stat().st_size)
     return as_frame(table)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._files import read_bounded
 from dperm._json import on_one_line, unique_names
 from dperm.data.columns import OTHER, Column, Encoding, TargetRange, checked_range, date_parts
 from dperm.data.entries import SchemaError, decimal_of, is_number, numbers, texts
@@ -27,6 +28,7 @@ from dperm.privacy import Certificate, epsilon
 if TYPE_CHECKING:
     import pandas as pd
 
+_LONGEST = 1 << 26  # bytes of a schema
 _MOST_ROWS = 8192  # of a person
 
 
@@ -366,7 +368,7 @@ class Schema:
     def load(cls, path: str | Path) -> Schema:
         """Of a file. SchemaError where it cannot be read."""
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8-sig"), object_pairs_hook=unique_names)
+            data = json.loads(read_bounded(Path(path), _LONGEST).decode("utf-8-sig"), object_pairs_hook=unique_names)
         except (OSError, ValueError, RecursionError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise SchemaError(f"Cannot read the schema {path}: {why}") from None

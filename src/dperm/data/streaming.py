@@ -20,7 +20,7 @@ from dperm.data.dataset import Dataset
 from dperm.data.frames import as_frame
 from dperm.data.schema import Schema, SchemaError, tell_persons
 from dperm.data.survey import Survey
-from dperm.data.unpacked import arrow_bytes, parquet_bytes
+from dperm.data.unpacked import arrow_bytes, entry_bytes, parquet_bytes
 from dperm.data.untrusted_files import CELL, DataError, Limits, parsing
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ class StoredTable:
                 batch = next(batches, None)
                 if batch is not None:
                     batch.validate(full=True)  # else lengths and places in it are believed, and memory beside it is read
+                    Limits.current().refuse_memory(entry_bytes(batch), self._stored)
                 frame = None if batch is None else as_frame(pa.Table.from_batches([batch]))
             if frame is None:
                 return

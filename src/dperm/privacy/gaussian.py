@@ -101,9 +101,9 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
         low, high = low - 2, low
     while excess(high) <= 0:
         low, high = high, high + 2
-    root = brentq(excess, low, high, xtol=1e-13)
-    while excess(root) > 0:  # step back over the solver's tolerance, never forward
-        root -= 2e-13  # more than the last place of any double's logarithm
+    root, step = brentq(excess, low, high, xtol=1e-13), 2e-13  # more than the last place of any double's logarithm
+    while excess(root) > 0:  # step back over the solver's tolerance, never forward; of a vast ε δ is known less finely than that
+        root, step = root - step, 2 * step
     return math.exp(root)
 
 

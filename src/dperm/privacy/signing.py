@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dperm._files import make_new
+from dperm._files import make_new, read_bounded
+from dperm._json import on_one_line
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -57,6 +58,9 @@ def make_key(path: str | Path, passphrase: bytes | None = None) -> Path:
     return public
 
 
+_LONGEST = 1 << 20  # bytes of a key, or of the first line of a passphrase's file
+
+
 class SigningError(RuntimeError):
     """A key that was read did not sign."""
 
@@ -72,7 +76,7 @@ class SigningKey:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         try:
-            content = Path(path).read_bytes()
+            content = read_bounded(Path(path), _LONGEST)
             passphrase = asked_passphrase(path) if b"BEGIN ENCRYPTED" in content else None
             key = _loaded(content, passphrase, path)
         except OSError as error:
@@ -116,12 +120,16 @@ def asked_passphrase(path: str | Path, *, new: bool = False) -> bytes:
     """
     if named := os.environ.get(PASSPHRASE_FILE):
         try:
-            found = Path(named).read_bytes().partition(b"\n")[0].rstrip(b"\r")
+            found = read_bounded(Path(named), _LONGEST).partition(b"\n")[0].rstrip(b"\r")
         except OSError as error:
             raise ValueError(f"Cannot read the passphrase's file {named} ({PASSPHRASE_FILE}): {error.strerror}.") from None
     elif sys.stdin.isatty():
-        found = getpass.getpass(f"Passphrase of {path}: ").encode()
-        if new and found != getpass.getpass("Once more: ").encode():
+        try:
+            found = getpass.getpass(f"Passphrase of {on_one_line(str(path))}: ").encode()
+            again = getpass.getpass("Once more: ").encode() if new else found
+        except EOFError:
+            raise ValueError(f"Expected a passphrase of {path}, got none.") from None
+        if found != again:
             raise ValueError("The two passphrases differ.")
     else:
         raise ValueError(
@@ -172,7 +180,7 @@ def public_key(path: str | Path) -> str:
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     try:
-        key = load_pem_public_key(Path(path).read_bytes())
+        key = load_pem_public_key(read_bounded(Path(path), _LONGEST))
     except OSError as error:
         raise ValueError(f"Cannot read the public key {path}: {error.strerror}.") from None
     except (ValueError, UnsupportedAlgorithm) as error:

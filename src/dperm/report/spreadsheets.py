@@ -9,16 +9,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HEADER = "column names"
-#: Signs that begin a formula, also as wide as Chinese and Japanese letters; blanks and quotes before them do not matter.
-_FORMULA = re.compile(r"[ \u00a0\"]*[=+@＝＋＠]")
-_MINUS = re.compile(r"[ \u00a0\"]*[-−－]")
+#: What does not matter in front of a formula: blanks, quotes, and the mark of UTF-8, which a spreadsheet takes off a file.
+_FRONT = r"[ \u00a0\ufeff\"]*"
+#: Signs that begin a formula, also as wide as Chinese and Japanese letters.
+_FORMULA = re.compile(rf"{_FRONT}[=+@＝＋＠]")
+_MINUS = re.compile(rf"{_FRONT}[-−－]")
 #: What may follow a minus: a number in any way of writing it, or an id.
 _NUMBER = re.compile(r"\s*[-−－]\s?(\d[\d.,]*|[.,]\d+)([eE][+-]?\d+)?\s?%?\s*")
 _ID = re.compile(r"\s*[-−－][\w-]*\s*")
 #: What may separate cells for a spreadsheet of another country, or rows, within a text that is one cell here.
 _SEPARATORS = re.compile(r"([;\t\r\n])")
 #: Texts that may hold a formula: all others, nearly all, are looked at once.
-_SUSPECT = re.compile(r"[ \u00a0\"]*[=+@＝＋＠\-−－]|[^;\t\r\n]*[;\t\r\n]")
+_SUSPECT = re.compile(rf"{_FRONT}[=+@＝＋＠\-−－]|[^;\t\r\n]*[;\t\r\n]")
 
 
 def quoted(text: str) -> str:

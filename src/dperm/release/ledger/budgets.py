@@ -37,9 +37,10 @@ class Budget:
         check.fraction("alert", self.alert, one=True)
         if self.expires:
             try:
-                date.fromisoformat(self.expires)
+                day = date.fromisoformat(self.expires).isoformat()
             except ValueError:
                 raise ValueError(f"Expected expires as a day such as 2027-12-31, got {self.expires!r}.") from None
+            object.__setattr__(self, "expires", day)  # days are compared as texts: 20271231 or 2027-W52-5 come after all of 2027
 
     @classmethod
     def of(cls, label: str, epsilon: float, delta: float = 1e-6, *, mass: float | None = None, **settings: Any) -> Budget:

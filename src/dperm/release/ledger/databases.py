@@ -10,19 +10,21 @@ import sqlite3
 import string
 import threading
 import time
+import unicodedata
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from dperm.release.ledger.forking import in_use
 from dperm.release.ledger.servers import Server
 
 VARIABLE = "DPERM_SPEND_LOG"
 #: Endings of the names of new spend logs.
 FILE_ENDINGS = (".db", ".sqlite", ".sqlite3")
-#: Signs of connection strings and misspelt URLs, which a new file's path must not have.
-_NOT_IN_PATHS = {"'='": "=", "':'": ":", "a blank": string.whitespace}
+#: Signs of connection strings, misspelt URLs and variables that no shell replaced, which a new file's path must not have.
+_NOT_IN_PATHS = {"'='": "=", "':'": ":", "'$'": "$", "a blank": string.whitespace}
 _POSTGRES = ("postgresql://", "postgres://")
 _WAIT = 60.0  # seconds, for others who write
 _TICK = 5.0  # seconds: file systems tell times of files more coarsely than that of day
@@ -123,8 +125,13 @@ class Sqlite(Database):
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Rows]:
+        with in_use(), self._written() as rows:
+            yield rows
+
+    @contextlib.contextmanager
+    def _written(self) -> Iterator[Rows]:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # as the file: whoever writes it replaces the log
             self._refuse_no_database(make=True)
             connection = self._connected(f"{self.path.absolute().as_uri()}?mode=rw")
             try:
@@ -151,6 +158,11 @@ class Sqlite(Database):
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Rows | None]:
+        with in_use(), self._read() as rows:
+            yield rows
+
+    @contextlib.contextmanager
+    def _read(self) -> Iterator[Rows | None]:
         if not self.path.exists() or not self.path.stat().st_size:
             yield None
             return
@@ -407,7 +419,8 @@ def database_at(where: str | os.PathLike[str], folder: Path | None = None) -> Da
     ----------
     where : str or path
         A URL ``postgresql://user@host/name?sslmode=verify-full``, or a path: of a file that exists, or of a new file whose name
-        ends in one of `FILE_ENDINGS`. A new file's path has no ``=``, no ``:`` and no blank.
+        ends in one of `FILE_ENDINGS`. A new file's path has no ``=``, no ``:``, no ``$`` and no blank, and no ``~`` at its
+        beginning.
     folder : Path, optional
         The folder to which a relative path refers, instead of the working directory.
 
@@ -428,8 +441,10 @@ def database_at(where: str | os.PathLike[str], folder: Path | None = None) -> Da
     scheme, is_url, _ = text.partition("://")
     if is_url and scheme.isalpha():
         got = f"a URL of {scheme!r}"
-    elif strange := [name for name, signs in _NOT_IN_PATHS.items() if any(sign in os.path.splitdrive(text)[1] for sign in signs)]:
+    elif strange := _strange(text):
         got = f"a text with {' and '.join(strange)}"
+    elif not text:
+        got = f"nothing; without {VARIABLE} it is a file of your own"
     elif path.suffix not in FILE_ENDINGS:
         got = f"a name that ends in {path.suffix!r}" if path.suffix else "a name without an ending"
         got += " and no file that exists"
@@ -440,6 +455,13 @@ def database_at(where: str | os.PathLike[str], folder: Path | None = None) -> Da
         f"Expected the spend log as the path of a file that exists or ends in {endings}, or as postgresql://user@host/name; "
         f"got {got}."
     )
+
+
+def _strange(text: str) -> list[str]:
+    """What a new file's path must not have, as it was meant: input methods also write other forms of these signs."""
+    rest = os.path.splitdrive(unicodedata.normalize("NFKC", text))[1]
+    found = [name for name, signs in _NOT_IN_PATHS.items() if any(sign in rest for sign in signs)]
+    return [*found, *["'~' at its beginning"][: rest.startswith("~")]]
 
 
 def database_of(address: str) -> Database:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -16,6 +17,8 @@ from dperm.release.ledger.clocks import agreed, not_ahead
 from dperm.release.ledger.databases import Rows
 from dperm.release.ledger.rules import Amounts
 
+#: What reading raises where somebody wrote other things than this package does.
+WRONG = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 _AT_ONCE = 50  # entries in one statement: early versions of SQLite take 999 values
 
 
@@ -91,17 +94,34 @@ def about(rows: Rows, charge_id: str) -> list[tuple[str, dict[str, Any]]]:
         "LEFT JOIN dperm_events ON event = digest WHERE charge = ? ORDER BY number",
         charge_id,
     )
-    return [(kind, parsed(number, text) | ({"event": json.loads(event)} if event else {})) for number, kind, text, event in found]
+    said: list[tuple[str, dict[str, Any]]] = []
+    for number, kind, text, event in found:
+        body = parsed(number, text)
+        if body.get("event") is not None:
+            body["event"] = _event_in(body["event"], event)
+        said.append((kind, body))
+    return said
 
 
-def events_of(rows: Rows) -> dict[str, Event]:
-    """By digest, each parsed once. ValueError for one that was changed."""
+def events_of(rows: Rows, label: str | None = None) -> dict[str, Event]:
+    """By digest, each parsed once; of one data set's charges, or of all entries. ValueError for one that was changed."""
+    chosen, values = "", ()
+    if label is not None:
+        chosen, values = " WHERE digest IN (SELECT event FROM dperm_entries WHERE kind = 'charge' AND label = ?)", (label,)
     found: dict[str, Event] = {}
-    for digest, text in rows("SELECT digest, body FROM dperm_events"):
-        if not isinstance(text, str) or hashlib.sha256(text.encode()).hexdigest() != digest:
-            raise ValueError(f"An event of the spend log was changed: {str(text)[:80]}")
-        found[digest] = event_from_dict(json.loads(text))
+    for digest, text in rows(f"SELECT digest, body FROM dperm_events{chosen}", *values):
+        found[digest] = event_from_dict(_event_in(digest, text))
     return found
+
+
+def _event_in(digest: Any, text: Any) -> Any:
+    """The table of an event that entries name by its digest."""
+    try:
+        if hashlib.sha256(text.encode()).hexdigest() != digest:
+            raise ValueError("it has another digest")
+        return json.loads(text)
+    except WRONG as error:
+        raise ValueError(f"An event of the spend log was changed ({error}): {str(text)[:80]!r}.") from None
 
 
 def parsed(number: int, text: Any) -> dict[str, Any]:
@@ -119,8 +139,21 @@ def damaged(number: Any, text: Any) -> Iterator[None]:
     """What an entry with this body does not have, or has in another form, is told as ValueError that names the entry."""
     try:
         yield
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except WRONG as error:
         raise ValueError(f"Entry {number} of the spend log is damaged ({error!r}): {str(text)[:80]!r}.") from None
+
+
+def amounts(said: Any) -> dict[str, float]:
+    """Amounts of each kind, as a log that others can write states them. ValueError for what no release costs: less than nothing
+    would make room in a budget, and what doubles do not hold cannot be added up."""
+    if not isinstance(said, dict):
+        raise ValueError(f"expected amounts of each kind, got {said!r:.80}")
+    found: dict[str, float] = {}
+    for kind, amount in said.items():
+        if type(amount) not in (int, float) or not 0 <= amount <= sys.float_info.max:
+            raise ValueError(f"expected amounts from 0 on, got {amount!r:.80}")
+        found[kind] = amount
+    return found
 
 
 def canonical(body: Mapping[str, Any]) -> str:
@@ -134,12 +167,13 @@ def account_of(rows: Rows, label: str) -> Account | None:
         return None
     body, text = found[0]
     try:
-        budget, spent = Budget.from_dict(json.loads(body)), json.loads(text)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        budget = Budget.from_dict(json.loads(body))
+    except WRONG as error:
         raise ValueError(f"The budget of {label!r} was changed: {error!r}.") from None
-    if not isinstance(spent, dict):
-        raise ValueError(f"What was spent of the budget of {label!r} was changed: {text[:80]!r}.")
-    return Account(budget, spent)
+    try:
+        return Account(budget, amounts(json.loads(text)))
+    except WRONG as error:
+        raise ValueError(f"What was spent of the budget of {label!r} was changed: {error!r}.") from None
 
 
 def set_spent(rows: Rows, account: Account) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from dperm.privacy.events import Event
 from dperm.release.ledger.budgets import Budget
 from dperm.release.ledger.databases import Rows
-from dperm.release.ledger.entries import canonical, costs_of, events_of, flags_of, parsed
+from dperm.release.ledger.entries import WRONG, amounts, canonical, costs_of, events_of, flags_of
 from dperm.release.ledger.known import Known, Standing
 from dperm.release.ledger.ownership import CORRECTION, refuse_uncorrected, refuse_unsigned
 from dperm.release.ledger.rules import Amounts, added
@@ -44,16 +44,18 @@ def followed(rows: Rows, known: Known, where: str, head: Mapping[str, Any] | Non
         Naming the first entry that was changed or taken out, or the budget that was changed.
     """
     refuse_other(rows, known, where)
+    if rows("SELECT 1 FROM dperm_entries WHERE number < 1 OR number IS NULL LIMIT 1"):
+        raise ValueError(f"The spend log {where} has entries before its first one: somebody added them.")
     accounts = dict(known.accounts)
     last = Known(known.count, known.chain, known.time, accounts)
     events = events_of(rows) if thorough else None
     for number, *cells in _entries(rows, known.count):
         try:
             last = _next(rows, last, accounts, number, cells, events)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"Entry {_told(number)} of the spend log {where} is damaged: {error!r}.") from None
-        except ValueError as error:
+        except _Unfit as error:
             raise ValueError(f"Entry {_told(number)} of the spend log {where}{error}") from None
+        except WRONG as error:
+            raise ValueError(f"Entry {_told(number)} of the spend log {where} is damaged: {error!r}.") from None
         if head is not None and number == head["count"] and last.chain != head["chain"]:
             raise ValueError(f"The first {number:,} entries of the spend log {where} are not those that the head was made of.")
     if head is not None and head["count"] > last.count:
@@ -92,35 +94,35 @@ def _next(
     events: Mapping[str, Event] | None,
 ) -> Known:
     """What is known after one more entry, of these cells of its row; `accounts`, which are those of `known`, change with it.
-    ValueError, going on after the entry's name, for one that does not follow."""
+    _Unfit for one that does not follow, what `WRONG` holds for one in another form."""
     kind, charge, label, event, persons, private, claimed, body, told = cells
     chain = hashlib.sha256((known.chain + body).encode()).hexdigest()
-    data = parsed(number, body)
+    data = json.loads(body)
     time = str(data.get("time", ""))
     same = number == known.count + 1 and told == chain and (time >= known.time or kind == CORRECTION)
     same &= (data.get("kind"), data.get("label", ""), data.get("event"), data.get("charge")) == (kind, label, event, charge)
     same &= flags_of(data) == (persons, private, claimed) and (events is None or event is None or event in events)
     if not same:
-        raise ValueError(", or one before it, was changed or taken out.")
+        raise _Unfit(", or one before it, was changed or taken out.")
     try:
         if kind == "budget":
             refuse_unsigned(data, known.chain, accounts.get(label))
             accounts[label] = _made(rows, data, number, events)
         elif kind == "charge" and label in accounts:
-            accounts[label] = replace(accounts[label], spent=added(accounts[label].spent, _costs(data)))
+            accounts[label] = replace(accounts[label], spent=added(accounts[label].spent, amounts(costs_of(data))))
+        elif kind == "part":
+            amounts({data["account"]: data["cost"]})
+        elif kind == "steps":
+            amounts({name: data[name] for name in ("start", "stop", "limit")})
         elif kind == CORRECTION:
             refuse_uncorrected(data, known)
     except ValueError as error:
-        raise ValueError(f": {error}") from None
+        raise _Unfit(f": {error}") from None
     return Known(number, chain, time, accounts)
 
 
-def _costs(data: Mapping[str, Any]) -> Amounts:
-    """What a charge took. ValueError for what no release costs: less than nothing would make room in a budget."""
-    costs = costs_of(data)
-    if not all(type(amount) in (int, float) and 0 <= amount < math.inf for amount in costs.values()):
-        raise ValueError(f"expected costs from 0 on, got {dict(costs)}.")
-    return costs
+class _Unfit(Exception):
+    """An entry does not follow from those before it. The message goes on after the entry's name."""
 
 
 def _made(rows: Rows, data: Mapping[str, Any], number: int, events: Mapping[str, Event] | None) -> Standing:
@@ -131,15 +133,15 @@ def _made(rows: Rows, data: Mapping[str, Any], number: int, events: Mapping[str,
         raise ValueError(f"it is of {data['label']!r}, and its budget of {data['budget']['label']!r}.")
     key = str(data.get("owner_key", ""))
     if stated is not None and events is None:
-        return Standing(text, dict(stated), key)
+        return Standing(text, amounts(stated), key)
     events = events_of(rows) if events is None else events
     budget, total = Budget.from_dict(data["budget"]), {}
     earlier = "SELECT event, count(*) FROM dperm_entries WHERE kind = 'charge' AND label = ? AND number < ? GROUP BY event"
     for digest, times in rows(earlier, budget.label, number):
         total = added(total, budget.cost(events[digest]), int(times))
-    if stated is not None and not _alike(stated, total):
+    if stated is not None and not _alike(amounts(stated), total):
         raise ValueError(f"it states another sum for {budget.label!r} than the charges before it.")
-    return Standing(text, total if stated is None else dict(stated), key)
+    return Standing(text, total if stated is None else amounts(stated), key)
 
 
 def _compare_heads(rows: Rows, where: str, last: Known) -> None:
@@ -164,12 +166,13 @@ def _compare_accounts(rows: Rows, where: str, accounts: Mapping[str, Standing]) 
             raise ValueError(f"The budget of {label!r} in the spend log {where} has no entry: nobody made it.")
         held = left.pop(label)
         try:
-            spent = json.loads(text)
+            spent = amounts(json.loads(text))
+        except WRONG as error:
+            raise ValueError(f"What was spent of the budget of {label!r} was changed: {error!r}.") from None
+        try:
             same = body == held.budget or canonical(json.loads(body)) == held.budget  # early versions wrote other forms
-        except (ValueError, TypeError):
-            spent = same = None
-        if not isinstance(spent, dict):
-            raise ValueError(f"What was spent of the budget of {label!r} was changed: {str(text)[:80]!r}.")
+        except WRONG:
+            same = False
         if not same or not _alike(spent, held.spent):
             raise ValueError(f"The budget of {label!r} in the spend log {where} was changed.")
     for label in left:
@@ -181,11 +184,6 @@ def _told(count: object) -> str:
     return f"{count:,}" if isinstance(count, int) else repr(count)
 
 
-def _alike(first: Mapping[str, Any], second: Amounts) -> bool:
+def _alike(first: Amounts, second: Amounts) -> bool:
     """Whether amounts are the same but for the rounding of sums."""
-
-    def near(kind: str) -> bool:
-        amount = first.get(kind, 0.0)
-        return type(amount) in (int, float) and math.isclose(amount, second.get(kind, 0.0), rel_tol=_SAME)
-
-    return all(near(kind) for kind in {*first, *second})
+    return all(math.isclose(first.get(kind, 0.0), second.get(kind, 0.0), rel_tol=_SAME) for kind in {*first, *second})

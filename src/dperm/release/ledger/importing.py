@@ -11,7 +11,7 @@ from typing import Any
 
 from dperm import _validate as check
 from dperm.privacy.events import Event, event_from_dict
-from dperm.release.ledger.entries import append_all, now_of
+from dperm.release.ledger.entries import amounts, append_all, now_of
 from dperm.release.ledger.log import SpendLog
 
 #: What is kept of each kind of line, and its type; what has a default may be absent.
@@ -61,6 +61,7 @@ def _entry(number: int, line: str) -> tuple[str, str, dict[str, Any], Event | No
             check.non_negative("cost", body["cost"])
             return "part", charge, body, event_from_dict(data["part"])
         body = _kept(data, _STEPS, _STEPS)
+        amounts(body)
         if not 0 <= body["start"] <= body["stop"] <= body["limit"]:
             raise ValueError("expected start, stop and limit in order")
         return "steps", charge, body, None

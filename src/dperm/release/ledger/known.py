@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dperm.release.ledger.entries import amounts
 from dperm.release.ledger.rules import Amounts
 
 
@@ -45,10 +46,10 @@ class Known:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Known:
-        """ValueError, KeyError or TypeError for a table that `to_dict` did not write."""
+        """ValueError, KeyError, TypeError or AttributeError for a table that `to_dict` did not write."""
         refuse_forged(data)
         accounts = {
-            str(label): Standing(str(held["budget"]), dict(held["spent"]), str(held["key"]))
+            str(label): Standing(str(held["budget"]), amounts(held["spent"]), str(held["key"]))
             for label, held in data["accounts"].items()
         }
         return cls(data["count"], data["chain"], str(data["time"]), accounts)

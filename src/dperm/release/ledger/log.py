@@ -101,7 +101,7 @@ class SpendLog:
         marker, _, where = rest.partition("\n")
         if where and parent != str(os.getpid()) and Path(marker).exists():  # not in a worker that outlives the block
             return cls(database_of(where))
-        if named := os.environ.get(VARIABLE):
+        if (named := os.environ.get(VARIABLE)) is not None:  # also where it is empty, as what was set from no variable is
             return cls(database_at(named, _STARTED_IN))
         return cls(Sqlite(state_folder() / "spend.db"))
 
@@ -206,7 +206,7 @@ class SpendLog:
             self._refuse_chargers(rows)
             replaced = known.accounts.get(budget.label)
             account = Account(budget)
-            events = events_of(rows)
+            events = events_of(rows, budget.label)
             found = rows(
                 "SELECT event, private, claimed, persons, count(*) FROM dperm_entries WHERE kind = 'charge' AND label = ? "
                 "GROUP BY event, private, claimed, persons",
@@ -506,7 +506,7 @@ class SpendLog:
 def _whose() -> str:
     """Who runs this process, as its environment says: nobody checks it."""
     if stated := " ".join(os.environ.get(USER, "").split()):
-        return stated
+        return stated.encode("utf-8", "backslashreplace").decode()  # bytes of another encoding must not keep a log from it
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container's user may have a number and no name

@@ -16,6 +16,7 @@ import time
 import warnings
 from pathlib import Path
 
+from dperm.release.ledger.entries import WRONG
 from dperm.release.ledger.known import Known
 
 _UNFINISHED = ".head-"
@@ -37,7 +38,7 @@ def remembered(address: str) -> Known | None:
         return Known.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, *WRONG) as error:
         warnings.warn(f"What is remembered of the spend log {address} cannot be read ({error}).", UserWarning, stacklevel=2)
         return None
 
@@ -48,7 +49,8 @@ def remember(address: str, known: Known) -> None:
     """
     try:
         path = _path(address)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (path.parent.parent, path.parent):  # of both, whatever the umask: who writes one replaces what is in it
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         _sweep(path.parent)
         descriptor, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=path.parent)  # readable by its owner alone
         try:

@@ -24,6 +24,16 @@ _OF_OWNERS = {
     "dperm_limits": "INSERT, DELETE",
 }
 
+#: What an entry of a charger's may state.
+_NAMES = (
+    "account", "by", "charge", "claimed", "cost", "costs", "event", "id", "keeps_parts", "keeps_reservations", "kind", "label",
+    "limit", "mechanism", "note", "persons", "pid", "private", "start", "stop", "time", "why",
+)  # fmt: skip
+_LONGEST = 63  # bytes of a role's name: PostgreSQL cuts off the rest, and both roles would be one
+
+# No entry that the function takes stops those who follow the log: whatever JSON takes, they can read. Python reads no whole
+# number of thousands of digits, and no tables nested by the thousand.
+#
 # No setting of a session changes what it does: names are found in the system's schema first and in the session's temporary one
 # last; numbers are written with all their digits; times are compared sign by sign; no text holds a backslash. `(…) IS NOT TRUE`
 # also holds for what is missing.
@@ -32,6 +42,7 @@ CREATE OR REPLACE FUNCTION {schema}.dperm_append(_body text, _event text) RETURN
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, {schema}, pg_temp SET extra_float_digits = 1 AS $dperm$
 DECLARE
     _said jsonb := _body::jsonb;
+    _flat text[] := ARRAY['string', 'number', 'boolean'];
     _kind text := _said->>'kind';
     _charge text := _said->>'charge';
     _label text := coalesce(_said->>'label', '');
@@ -56,6 +67,17 @@ BEGIN
     SELECT count, chain, time INTO STRICT _count, _chain, _last FROM dperm_head;
     _wrong := CASE
         WHEN (jsonb_typeof(_said) = 'object') IS NOT TRUE THEN 'an object'
+        WHEN concat(_body, _event) ~ '[0-9]{{250}}' THEN 'numbers of fewer than 250 digits'
+        WHEN jsonb_path_exists(jsonb_build_array(_said, _event::jsonb), 'strict $.**{{101}}')
+            THEN 'at most 100 tables in one another'
+        WHEN EXISTS (SELECT FROM jsonb_each(_said) WHERE NOT (key = ANY (ARRAY[{names}]) AND CASE key
+            WHEN 'costs' THEN jsonb_typeof(value) = 'object'
+            WHEN 'note' THEN jsonb_typeof(value) = 'object'
+            WHEN 'event' THEN jsonb_typeof(value) IN ('string', 'null')
+            WHEN 'by' THEN jsonb_typeof(value) = 'string'
+            WHEN 'why' THEN jsonb_typeof(value) = 'string'
+            ELSE jsonb_typeof(value) = ANY (_flat)
+        END)) THEN 'what entries state, each in its form'
         WHEN (_kind IN ('charge', 'steps', 'part', 'refusal')) IS NOT TRUE THEN 'a kind of entry that chargers append'
         WHEN (jsonb_typeof(_said->'charge') = 'string') IS NOT TRUE THEN 'the id of a charge'
         WHEN (coalesce(jsonb_typeof(_said->'label'), 'string') = 'string') IS NOT TRUE THEN 'a label'
@@ -90,7 +112,8 @@ BEGIN
                 RAISE EXCEPTION 'There is no budget for %.', quote_literal(_label);
             END IF;
         ELSE
-            IF (_budget->>'expires' = '' OR to_char(_clock, 'YYYY-MM-DD') COLLATE "C" <= (_budget->>'expires') COLLATE "C"
+            IF (_budget->>'expires' = '' OR _budget->>'expires' ~ '^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}$'
+                AND to_char(_clock, 'YYYY-MM-DD') COLLATE "C" <= (_budget->>'expires') COLLATE "C"
                 AND left(_time, 10) COLLATE "C" <= (_budget->>'expires') COLLATE "C") IS NOT TRUE THEN
                 RAISE EXCEPTION 'The budget of % has expired.', quote_literal(_label);
             END IF;
@@ -172,7 +195,7 @@ def make_roles(database: Database) -> Roles:
     Raises
     ------
     ValueError
-        For a log that is no PostgreSQL database.
+        For a log that is no PostgreSQL database, and for one whose name is too long to name roles by.
     OSError
         Where the server refuses: it takes the right to make roles.
     """
@@ -184,6 +207,8 @@ def make_roles(database: Database) -> Roles:
     with database.writing() as rows:
         ((name, schema, administrator),) = rows("SELECT current_database(), current_schema(), current_user")
         roles = Roles(f"{name}_owner", f"{name}_charger", administrator)
+        if too_long := [role for role in (roles.owner, roles.charger) if len(role.encode()) > _LONGEST]:
+            raise ValueError(f"Expected a database with a shorter name: {too_long[0]!r} is longer than {_LONGEST} bytes.")
         _make(rows, roles, _quoted(schema))
     return roles
 
@@ -205,7 +230,8 @@ def _make(rows: Rows, roles: Roles, schema: str) -> None:
         account = account_of(rows, label)
         assert account is not None
         set_limits(rows, account.budget)
-    rows(_APPEND.format(schema=schema, lock=LOCK, slack=int(SLACK)))
+    names = ", ".join(f"'{name}'" for name in _NAMES)
+    rows(_APPEND.format(schema=schema, lock=LOCK, slack=int(SLACK), names=names))
     function = f"{schema}.dperm_append(text, text)"
     rows(f"REVOKE ALL ON FUNCTION {function} FROM PUBLIC")
     rows(f"GRANT EXECUTE ON FUNCTION {function} TO {owner}, {charger}")

@@ -13,13 +13,19 @@ _EXPECTED = (
 )
 _SECRETS = ("password", "sslpassword")
 #: Of hosts, ports and names of databases. Other characters come from a user's name or a password that was not encoded.
-_PARTS = {"host": r"[\w.\-:,/]*", "hostaddr": r"[\w.\-:,]*", "port": r"[\d,]*", "dbname": r"[\w.\-+ $]*"}
+_PARTS = {
+    "host": r"[\w.\-:,/]*",
+    "hostaddr": r"[\w.\-:,]*",
+    "port": r"[\d,]*",
+    "dbname": r"[\w.\-+ $]*",
+    "service": r"[\w.\-]*",
+}
 
 
 @dataclass(frozen=True)
 class Server:
-    """A database. Its `name` is a URL of host, port and database alone. The connection `is_sure` where it stays on this machine,
-    or is encrypted and leads to nobody else. `secrets` are never printed.
+    """A database. Its `name` is a URL of host, port, database and service alone. The connection `is_sure` where it stays on this
+    machine, or is encrypted and leads to nobody else. `secrets` are never printed.
     """
 
     name: str
@@ -47,10 +53,13 @@ class Server:
         port = stated.get("port") or os.environ.get("PGPORT", "")
         base = stated.get("dbname") or os.environ.get("PGDATABASE", "")
         mode = stated.get("sslmode") or os.environ.get("PGSSLMODE", "")
+        service = stated.get("service") or os.environ.get("PGSERVICE", "")
         bracketed = f"[{host}]" if host.count(":") > 1 and "," not in host else host
-        name = f"postgresql://{bracketed}{':' * bool(port)}{port}/{base}"
+        name = f"postgresql://{bracketed}{':' * bool(port)}{port}/{base}{'?service=' * bool(service)}{service}"
         reached = stated.get("hostaddr") or os.environ.get("PGHOSTADDR", "") or host  # where it leads, whatever its name
         sure = mode == "verify-full" or all(map(_is_here, reached.split(",")))
+        if service:  # whose file may say anything of what the URL does not state
+            sure = stated.get("sslmode") == "verify-full"
         return cls(name, sure, tuple(stated[secret] for secret in _SECRETS if stated.get(secret)))
 
     def without_secrets(self, text: str) -> str:
