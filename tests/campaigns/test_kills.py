@@ -45,7 +45,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="kills, forks and ses
 
 KILLS = int(os.environ.get("DPERM_KILLS", "60"))
 SERIES = 12  # kills of commands that write to one folder
-ALONE = 10.0  # seconds that a process may outlive the command that began it
+ALONE = 60.0  # seconds that a worker may outlive its command: as long as it takes to start on a busy machine, and no longer
 DELTA = 1e-5
 WARDS = ("north", "south", "east")
 SCHEMA = {
@@ -582,7 +582,7 @@ def test_44_killed_owners_and_chargers_of_a_budget_lose_nothing(tmp_path: Path, 
                 account = SpendLog(place.log).account(label)
             assert account is not None and account.budget.epsilon == ledger.budgets[-1] == max(ledger.budgets)
             spent = len(ledger.charges) * account.budget.cost(Gaussian(500.0))["divergence"]
-            assert account.spent["divergence"] == pytest.approx(spent, rel=1e-9)
+            assert account.spent.get("divergence", 0.0) == pytest.approx(spent, rel=1e-9)
             campaign.found["charges"] += len(ledger.charges) - len(before.charges)
             campaign.found["raises"] += len(ledger.budgets) - len(before.budgets)
             if not campaign.goes_on:
