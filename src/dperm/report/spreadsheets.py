@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -19,10 +21,8 @@ _NUMBER = re.compile(r"\s*[-−－]\s?(\d[\d.,]*|[.,]\d+)([eE][+-]?\d+)?\s?%?\s*
 _ID = re.compile(r"\s*[-−－][\w-]*\s*")
 #: What may separate cells for a spreadsheet of another country, or rows, within a text that is one cell here.
 _SEPARATORS = re.compile(r"([;\t\r\n])")
-_END = "\0"  # of a text among many: one that holds it is looked at by itself
-#: Of many texts in a row those that may hold a formula: by how they begin, and by what separates cells within them.
-_SUSPECT_STARTS = re.compile(r"\0([ \u00a0\"]*[=+@＝＋＠\-−－][^\0]*)")
-_SUSPECT_PARTS = re.compile(r"\0([^\0;\t\r\n]*[;\t\r\n][^\0]*)")
+#: Of texts that may hold a formula: all others, nearly all, are looked at once. Arrow, which looks, reads no escaped "u".
+_SUSPECT = re.compile('^[ \u00a0"]*[=+@＝＋＠\\-−－]|[;\t\r\n]')
 
 
 def quoted(text: str) -> str:
@@ -43,17 +43,6 @@ def _begins_formula(part: str) -> bool:
     return bool(_MINUS.match(part)) and not (_NUMBER.fullmatch(part) or _ID.fullmatch(part))
 
 
-def _suspects(texts: list[str]) -> set[str]:
-    """Those of many texts that may hold a formula, looked for in all of them at once: one by one takes longer than writing them."""
-    joined = _END + _END.join(texts)
-    if joined.count(_END) != len(texts):
-        return set(texts)
-    found = set(_SUSPECT_STARTS.findall(joined))
-    if any(separator in joined for separator in ";\t\r\n"):
-        found.update(_SUSPECT_PARTS.findall(joined))
-    return found
-
-
 def for_spreadsheets(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
     """A table whose texts are `quoted`, and its column names; and how many were, by the column's own name and `HEADER`.
 
@@ -64,14 +53,19 @@ def for_spreadsheets(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]
         if dtype.kind in "biufcmM":
             continue
         column = table.iloc[:, place]
-        entries = column.dropna().tolist()
-        texts = entries if dtype == "str" else [entry for entry in entries if isinstance(entry, str)]
-        changes = {entry: new for entry in _suspects(texts) if (new := quoted(entry)) != entry}
+        if dtype == "str":  # in all texts at once: one by one takes longer than writing them
+            suspect = column.str.contains(_SUSPECT.pattern, na=False).to_numpy()
+        else:
+            suspect = np.array([isinstance(entry, str) and bool(_SUSPECT.search(entry)) for entry in column], dtype=bool)
+        rows = np.flatnonzero(suspect)
+        entries = column.iloc[rows].tolist()
+        changes = {entry: new for entry in set(entries) if (new := quoted(entry)) != entry}
         if changes:
-            column = column.astype("object")
-            concerned = column.isin(list(changes))
-            made.isetitem(place, column.mask(concerned, column[concerned].map(changes)))
-            counts[str(name)] = int(concerned.sum())
+            cells = column.astype("object").copy()
+            concerned = [(row, changes[entry]) for row, entry in zip(rows.tolist(), entries, strict=True) if entry in changes]
+            cells.iloc[[row for row, _ in concerned]] = [new for _, new in concerned]
+            made.isetitem(place, cells)
+            counts[str(name)] = len(concerned)
     names = [quoted(str(name)) for name in table.columns]
     if changed := sum(new != str(name) for new, name in zip(names, table.columns, strict=True)):
         counts[HEADER] = changed
