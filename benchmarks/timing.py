@@ -60,7 +60,8 @@ def measured(name: str, make: Callable[[], Any]) -> str:
     draws = rng.integers(FITS, size=(2000, FITS))
     error = np.std(np.median(other[draws], axis=1) / np.median(plain[draws], axis=1)) * 100
     spread = np.subtract(*np.percentile(plain, [75, 25])) / statistics.median(plain) * 100
-    return f"| {name} | {statistics.median(plain):.1f} | {statistics.median(other):.1f} | {between:+.1f} ± {error:.1f} | {spread:.0f} |"
+    middle = [f"{statistics.median(values):.1f}" for values in (plain, other)]
+    return f"| {name} | {' | '.join(middle)} | {between:+.1f} ± {error:.1f} | {spread:.0f} |"
 
 
 def main() -> None:
@@ -71,8 +72,8 @@ def main() -> None:
     text = [
         "# What the time of a fit tells",
         "",
-        f"Processor time of a fit to {RECORDS:,} records of {FEATURES} features, without and with one outlier: medians of {FITS} fits",
-        "each, in turn. The difference with the standard error of its bootstrap, beside the spread (between quartiles) of fits alike.",
+        f"Processor time of a fit to {RECORDS:,} records of {FEATURES} features, without and with one outlier: medians of {FITS}",
+        "fits each, in turn. The difference with its standard error by bootstrap; the spread of fits alike, between quartiles.",
         "",
         "| | without, ms | with, ms | difference, % | spread, % |",
         "| --- | --- | --- | --- | --- |",
