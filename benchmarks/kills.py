@@ -78,8 +78,8 @@ def main() -> None:
         "",
         "A charge whose process was killed before its file was complete is spent, and nothing was released. It stays spent: to",
         "repeat a run until one survives would choose among releases. What a comparison pays for twice is what was in progress,",
-        "at most one result a process and kill. A network's steps that were reserved at a kill are paid for and skipped. A worker",
-        "that is only starting when its command is killed ends as soon as it has started: the seconds above, on a busy machine.",
+        "at most one result a process and kill. A network's steps that were reserved at a kill are paid for and skipped.",
+        "A worker that is only starting when its command is killed ends once it has started: the seconds above, on a busy machine.",
         "",
     ]
     if server is not None:
@@ -87,8 +87,8 @@ def main() -> None:
             f"{server['writers']} processes wrote to a PostgreSQL server that was stopped {server['stops']} times",
             "(`pg_ctl stop -m immediate`) and started again:",
             f"{server['acknowledged']:,} charges were acknowledged, {server['lost']} of them lost, none there twice;",
-            f"{server['written and not acknowledged']} more were written whose writers had not heard of it, at most one a process",
-            f"and stop. The chain and the budget's sum agree. {server['seconds']} s, seed {server['seed']}, psycopg",
+            f"{server['written and not acknowledged']} more were written whose writers had not heard of it: at most one",
+            f"a process and stop. The chain and the budget's sum agree. {server['seconds']} s, seed {server['seed']}, psycopg",
             f"{metadata.version('psycopg')}.",
             "",
         ]
