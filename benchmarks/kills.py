@@ -79,7 +79,8 @@ def main() -> None:
         "A charge whose process was killed before its file was complete is spent, and nothing was released. It stays spent: to",
         "repeat a run until one survives would choose among releases. What a comparison pays for twice is what was in progress,",
         "at most one result a process and kill. A network's steps that were reserved at a kill are paid for and skipped.",
-        "A worker that is only starting when its command is killed ends once it has started: the seconds above, on a busy machine.",
+        "A worker that is only starting when its command is killed ends once it has started: the seconds above, where others",
+        "worked on the machine, too.",
         "",
     ]
     if server is not None:

@@ -21,7 +21,7 @@ from dperm.release import SpendLog, spend_log
 from dperm.report.page import machine
 
 RESULTS = Path(__file__).parent / "results"
-RECORDS, FEATURES, FITS = 5000, 10, 40
+RECORDS, FEATURES, FITS = 5000, 10, 120
 FITTED: dict[str, Callable[[], Any]] = {
     "logistic, objective": lambda: DPLogisticRegression(epsilon=1.0, delta=1e-5, mechanism="objective", classes=[0, 1]),
     "ridge, output": lambda: DPRidge(epsilon=1.0, delta=1e-5, mechanism="output", target_bound=1.0),
