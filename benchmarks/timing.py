@@ -33,7 +33,7 @@ FITTED: dict[str, Callable[[], Any]] = {
 
 
 def tables() -> dict[str, tuple[Any, Any]]:
-    """The same records without and with an outlier: a row thousands of times as long, against the others' slope, labelled wrongly."""
+    """The same records without and with an outlier: a row thousands of times as long, and labelled wrongly."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(RECORDS, FEATURES)) / 4
     score = rows @ np.ones(FEATURES)
