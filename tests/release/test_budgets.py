@@ -187,57 +187,6 @@ def test_a_kill_loses_no_charge(where: str, tmp_path: Path, kills: int) -> None:
     log.verify()
 
 
-def spend_until_done(url: str, count: int, told: str) -> None:
-    """So many charges that were acknowledged, whatever the server does in between."""
-    log, done = SpendLog(url), 0
-    with Path(told).open("a") as file:
-        while done < count:
-            try:
-                file.write(charge(log, Gaussian(2000.0)) + "\n")
-                file.flush()
-                done += 1
-            except OSError as error:
-                assert "nothing was released" in str(error)
-                time.sleep(0.05)
-
-
-@pytest.mark.parametrize(("processes", "count", "crashes"), [(3, 25, 2), (16, 1000, 10)])
-@pytest.mark.slow
-def test_44_a_server_that_crashes_loses_no_charge(tmp_path: Path, processes: int, count: int, crashes: int) -> None:
-    """What was acknowledged is there, once; and what the budget says was spent is what is there."""
-    with postgres.running() as found:
-        url = postgres.database(found.url, "spend")
-        log = SpendLog(url)
-        log.create_budget(Budget.of("stays", 50.0, DELTA, alert=1.0))
-        files = [tmp_path / f"{number}" for number in range(processes)]
-        context = multiprocessing.get_context("spawn")
-        workers = [context.Process(target=spend_until_done, args=(url, count, str(file))) for file in files]
-        for worker in workers:
-            worker.start()
-
-        def acknowledged() -> list[str]:
-            return [line for file in files if file.exists() for line in file.read_text().split()]
-
-        for crash in range(crashes):
-            while len(acknowledged()) < (crash + 1) * processes * count / (crashes + 1):
-                time.sleep(0.01)
-            found.crash()
-            found.start()
-        for worker in workers:
-            worker.join(1200)
-            assert worker.exitcode == 0
-        there = [each.id for each in log.charges()]
-        told = acknowledged()
-        assert len(told) == len(set(told)) == processes * count
-        assert set(told) <= set(there)
-        assert len(there) == len(set(there)) <= len(told) + crashes * processes  # in doubt: each process at most once a crash
-        account = log.account("stays")
-        assert account is not None
-        spent = len(there) * account.budget.cost(Gaussian(2000.0))["divergence"]
-        assert account.spent["divergence"] == pytest.approx(spent, rel=1e-9)
-        assert log.verify() == len(there) + 1
-
-
 def test_what_was_changed_or_taken_out_shows(tmp_path: Path) -> None:
     path = tmp_path / "spend.db"
     log = SpendLog(path)

@@ -73,6 +73,25 @@ def test_12_tables_keep_numbers_gaps_and_names() -> None:
     assert none == {} and again.equals(made)
 
 
+@pytest.mark.parametrize("kind", ["str", "object"])
+def test_12_what_is_looked_for_at_once_is_what_one_by_one_is_quoted(kind: str) -> None:
+    """Texts that a table holds together are looked at another way than one text: each of both lists, and each within another."""
+    texts = [
+        *FORMULAS,
+        *HARMLESS,
+        *(f"x{text}" for text in FORMULAS),
+        *(f"{text};{text}" for text in FORMULAS + HARMLESS),
+        "a\0=b",
+    ]
+    table = pd.DataFrame(
+        {"text": pd.array([*texts, None], dtype=kind), "row": range(len(texts) + 1)}, index=[7] * (len(texts) + 1)
+    )
+    made, counts = for_spreadsheets(table)
+    assert made["text"].tolist()[:-1] == [quoted(text) for text in texts] and pd.isna(made["text"].iloc[-1])
+    assert counts == {"text": sum(quoted(text) != text for text in texts)}
+    assert made["row"].tolist() == table["row"].tolist() and made.index.tolist() == table.index.tolist()
+
+
 def test_12_predictions_hold_no_formula_and_join_with_their_rows(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     size = 60

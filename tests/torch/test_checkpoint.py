@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -30,14 +29,12 @@ from dperm.release.ledger import Charge
 from dperm.torch import Callback, PrivateTrainer
 from dperm.torch.training import checkpoint
 from helpers import killed
+from helpers.killed_commands import PROCESSES
 from helpers.ledgers import without_parts
 from helpers.oracle import cross_entropy
 from helpers.told import Told
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*were reserved before an interruption")  # how many depends on the clock
-
-PROCESSES = multiprocessing.get_context("forkserver")  # it has imported what each process needs
-PROCESSES.set_forkserver_preload(["dperm.torch", "dperm.gradient.recipes"])
 
 
 def run(folder: Path, point: str = "none", count: int = 0, *, resume: bool = False, **environment: str) -> int:

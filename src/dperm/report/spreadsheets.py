@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -19,8 +21,8 @@ _NUMBER = re.compile(r"\s*[-−－]\s?(\d[\d.,]*|[.,]\d+)([eE][+-]?\d+)?\s?%?\s*
 _ID = re.compile(r"\s*[-−－][\w-]*\s*")
 #: What may separate cells for a spreadsheet of another country, or rows, within a text that is one cell here.
 _SEPARATORS = re.compile(r"([;\t\r\n])")
-#: Texts that may hold a formula: all others, nearly all, are looked at once.
-_SUSPECT = re.compile(rf"{_FRONT}[=+@＝＋＠\-−－]|[^;\t\r\n]*[;\t\r\n]")
+#: Of texts that may hold a formula: all others, nearly all, are looked at once. Arrow, which looks, reads no escaped "u".
+_SUSPECT = re.compile('^[ \u00a0\ufeff"]*[=+@＝＋＠\\-−－]|[;\t\r\n]')
 
 
 def quoted(text: str) -> str:
@@ -50,13 +52,20 @@ def for_spreadsheets(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]
     for place, (name, dtype) in enumerate(table.dtypes.items()):
         if dtype.kind in "biufcmM":
             continue
-        column = table.iloc[:, place].astype("object")
-        suspects = filter(_SUSPECT.match, {entry for entry in column.array if isinstance(entry, str)})
-        changes = {entry: new for entry in suspects if (new := quoted(entry)) != entry}
+        column = table.iloc[:, place]
+        if dtype == "str":  # in all texts at once: one by one takes longer than writing them
+            suspect = column.str.contains(_SUSPECT.pattern, na=False).to_numpy()
+        else:
+            suspect = np.array([isinstance(entry, str) and bool(_SUSPECT.search(entry)) for entry in column], dtype=bool)
+        rows = np.flatnonzero(suspect)
+        entries = column.iloc[rows].tolist()
+        changes = {entry: new for entry in set(entries) if (new := quoted(entry)) != entry}
         if changes:
-            concerned = column.isin(list(changes))
-            made.isetitem(place, column.mask(concerned, column[concerned].map(changes)))
-            counts[str(name)] = int(concerned.sum())
+            cells = column.astype("object").copy()
+            concerned = [(row, changes[entry]) for row, entry in zip(rows.tolist(), entries, strict=True) if entry in changes]
+            cells.iloc[[row for row, _ in concerned]] = [new for _, new in concerned]
+            made.isetitem(place, cells)
+            counts[str(name)] = len(concerned)
     names = [quoted(str(name)) for name in table.columns]
     if changed := sum(new != str(name) for new, name in zip(names, table.columns, strict=True)):
         counts[HEADER] = changed
