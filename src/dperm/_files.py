@@ -108,12 +108,24 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
+def user_name() -> str:
+    """The user of this process, as the environment or the system has it. Bytes of another encoding are escaped, so that any file
+    and any terminal can hold it."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container's user may have a number and no name
+        name = f"user {os.getuid()}" if hasattr(os, "getuid") else ""
+    return printable(name)
+
+
+def printable(text: str) -> str:
+    """The text with bytes of another encoding, which Python keeps as halves of characters, as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def this_process() -> str:
     """This process, as the holder of a lock is named to others."""
-    try:
-        who = getpass.getuser()
-    except (KeyError, OSError):  # a user that the system has no name for
-        who = f"user {os.getuid()}"
+    who = user_name()
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return f"process {os.getpid()} of {who} on {socket.gethostname()}, since {since}"
 

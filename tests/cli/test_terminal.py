@@ -112,12 +112,18 @@ def test_13_names_of_others_reach_no_terminal(table: Path, tmp_path: Path, monke
         ("budget", "create", HOSTILE, "--epsilon", "2", "--owner", HOSTILE),
         ("budget", "show"),
         ("budget", "history"),
+        ("budget", "history", "-o", out),
         ("budget", "history", "--json"),
     ]
+    pages = 0
     for command in commands:
         done = dperm(*command)
         assert only_text(done), command
+        if command[-1] == out and (page := out.read_text()).startswith("<!doctype html>"):  # which somebody may print, too
+            assert only_text(page), command
+            pages += 1
         assert not any(line.startswith("error: all") for line in (done.stdout + done.stderr).splitlines()), command
+    assert pages == 4
     for wrong in (
         ("train", table, "--schema", schema, "--target", HOSTILE),
         ("predict", model, table, "--keep", HOSTILE),

@@ -96,7 +96,7 @@ def _svg(figure: Figure, title: str) -> str:
     text = text[text.index("<svg") :].replace(_INK, "currentColor").replace(_INK.lower(), "currentColor")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
-    labelled = f' role="img" aria-label="{html.escape(title)}"'  # names of data sets may be anything
+    labelled = f' role="img" aria-label="{html.escape(on_one_line(title))}"'  # names of data sets may be anything
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', lambda found: found[1] + labelled, text, count=1)
     # ids repeat between figures of one page: make them local
     salt = f"f{abs(hash((title, len(text)))) % 10**8}"

@@ -11,6 +11,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from dperm._json import on_one_line
 from dperm._rounding import downward, upward
 from dperm.audit import AuditResult, overall
 from dperm.privacy import Certificate
@@ -31,6 +32,7 @@ def environment() -> Environment:
         loader=PackageLoader("dperm.report", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -39,6 +41,11 @@ def environment() -> Environment:
     environment.filters["number"] = lambda value: f"{value:.4g}"
     environment.filters["percent"] = lambda value: f"{100 * value:.1f}"
     return environment
+
+
+def _shown(value: Any) -> Any:
+    """What a page has in the place of a value: others' names turn no text round and steer no terminal that shows the page."""
+    return on_one_line(value) if type(value) is str else value  # markup is a type of its own
 
 
 def machine() -> dict[str, str]:

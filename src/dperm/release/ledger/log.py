@@ -9,7 +9,6 @@ entry holds the hash of the one before: an entry that is changed or taken out sh
 from __future__ import annotations
 
 import contextlib
-import getpass
 import math
 import os
 import tempfile
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dperm._files import printable, user_name
 from dperm._rounding import upward
 from dperm.privacy.accounting import epsilon
 from dperm.privacy.events import Composed, Event, Relation, SelfComposed, claims_of, event_from_dict, relation_of
@@ -505,12 +505,7 @@ class SpendLog:
 
 def _whose() -> str:
     """Who runs this process, as its environment says: nobody checks it."""
-    if stated := " ".join(os.environ.get(USER, "").split()):
-        return stated.encode("utf-8", "backslashreplace").decode()  # bytes of another encoding must not keep a log from it
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a container's user may have a number and no name
-        return f"user {os.getuid()}" if hasattr(os, "getuid") else ""
+    return printable(" ".join(os.environ.get(USER, "").split())) or user_name()
 
 
 def _refuse_unknown(rows: Rows, label: str, where: str) -> None:
