@@ -19,7 +19,7 @@ from dperm.mechanisms import AccuracyFirst, Budget, LookAtOthers
 from dperm.mechanisms.minimiser import solve
 from dperm.objectives import Logistic, Task
 from dperm.privacy import Gaussian, calibrate, stopping_epsilons
-from dperm.privacy.gaussian import gaussian_epsilon
+from dperm.privacy.accountants.gaussian import gaussian_epsilon
 from dperm.release import Channel
 from dperm.release.selection import set_aside
 

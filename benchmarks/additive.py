@@ -23,8 +23,9 @@ import pandas as pd
 from interpret.privacy import DPExplainableBoostingClassifier
 
 import dperm
-from dperm.data import Dataset, registry, schema_of
-from dperm.data.schema import Schema
+from dperm.data import Dataset, schema_of
+from dperm.data.named import named_sets as registry
+from dperm.data.schema.schema import Schema
 from dperm.release import spend_log
 from finding import accuracy
 

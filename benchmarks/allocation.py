@@ -28,7 +28,7 @@ import scipy
 
 import dperm
 from dperm.privacy import Event, Gaussian, PoissonSampled, RandomAllocation, SelfComposed, calibrate, epsilon
-from dperm.privacy.allocation import allocation_ratio
+from dperm.privacy.accountants.random_allocation import allocation_ratio
 
 SETTINGS = ((10, 1, 1), (10, 1, 20), (10, 3, 1), (100, 7, 1), (129, 1, 1), (1025, 1, 1))  # t, k, epochs
 TARGETS = ((1.0, 1e-5), (4.0, 1e-5), (1.0, 1e-8))

@@ -21,7 +21,7 @@ from dperm.mechanisms import GradientPerturbation, ObjectivePerturbation, Output
 from dperm.mechanisms.tuning import gradient_plan
 from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import Gaussian, Relation, calibrate
-from dperm.privacy.gaussian import gaussian_mu
+from dperm.privacy.accountants.gaussian import gaussian_mu
 from dperm.torch import ModuleObjective, TorchRecords
 
 DELTA = 1e-5

@@ -21,8 +21,9 @@ import numpy as np
 import pandas as pd
 
 import dperm
-from dperm.data import Dataset, Schema, find, registry, schema_of
-from dperm.data.knots import usual_knots
+from dperm.data import Dataset, Schema, find, schema_of
+from dperm.data.named import named_sets as registry
+from dperm.data.schema.knots import usual_knots
 from dperm.estimators import DPLogisticRegression
 from dperm.release import spend_log
 

@@ -18,7 +18,7 @@ from papers.linear import quietly, split, train
 
 from dperm.mechanisms import BoltOn, Gradient, LastIterate, Method, Objective, Output
 from dperm.privacy import HiddenIterates, Relation
-from dperm.privacy.last_iterate import hidden_shift
+from dperm.privacy.events.hidden import hidden_shift
 
 RESULTS = Path(__file__).parent / "results" / "last_iterate.md"
 EPSILONS, SPLITS = (0.1, 0.5, 1.0, 2.0, 8.0), 5

@@ -22,7 +22,7 @@ import numpy as np
 
 from dperm.mechanisms import ObjectivePerturbation
 from dperm.objectives import LinearObjective, Logistic
-from dperm.privacy.gaussian import gaussian_mu
+from dperm.privacy.accountants.gaussian import gaussian_mu
 from dperm.release import Channel, spend_log
 from dperm.report.page import machine
 from made import made_table

@@ -21,7 +21,7 @@ from sklearn.linear_model import LinearRegression
 from dperm.data import Dataset, Schema
 from dperm.estimators import DPRidge
 from dperm.mechanisms import Gradient
-from dperm.privacy.gaussian import gaussian_mu
+from dperm.privacy.accountants.gaussian import gaussian_mu
 
 RESULTS = Path(__file__).parent / "results" / "regression.md"
 EPSILONS, DELTA, RUNS = (0.1, 0.5, 1.0, 4.0), 1e-5, 4

@@ -21,7 +21,7 @@ import numpy as np
 
 from dperm.mechanisms import Budget, Objective
 from dperm.objectives import Logistic, Task
-from dperm.privacy.gaussian import gaussian_mu
+from dperm.privacy.accountants.gaussian import gaussian_mu
 from dperm.release import Channel, spend_log
 from dperm.report.page import machine
 from made import made_table

@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from dperm.data import Schema, read_dataset, streaming
+from dperm.data import Schema, read_dataset
+from dperm.data.readers import streaming
 from dperm.estimators import DPLogisticRegression
 from dperm.report.page import machine
 

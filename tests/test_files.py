@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from dperm._files import HeldError, Lock, make_new, nameless, read_bounded, replace_own, rescue, this_process, write_new
-from dperm.privacy.signing import make_key
+from dperm.privacy.certificates.signing import make_key
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks, links and signals")
 

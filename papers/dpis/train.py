@@ -19,7 +19,7 @@ import dperm
 from dperm.gradient import AdaptiveNorm, NoiseSchedule, Normalise, Plan
 from dperm.gradient.recipes import dp_sgd, dpis
 from dperm.privacy import Certificate, Composed, Event, Gaussian, Relation, calibrate
-from dperm.privacy.rdp import rdp_epsilon
+from dperm.privacy.accountants.rdp import rdp_epsilon
 from dperm.release import spend_log
 from dperm.torch import PrivateTrainer, private_channel_statistics, scattering_scale
 from papers.dpis.cells import RESULTS, Cell, load

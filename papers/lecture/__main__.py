@@ -33,7 +33,7 @@ from dperm.mechanisms import (
     OutputPerturbation,
 )
 from dperm.privacy import calibrate
-from dperm.privacy.gaussian import gaussian_mu
+from dperm.privacy.accountants.gaussian import gaussian_mu
 from dperm.release import Channel, spend_log
 from papers.lecture.problems import RADIUS, Problem, convex, sparse, strongly_convex
 

@@ -26,7 +26,7 @@ from helpers.halving import asked, is_found, places, places_in, places_of
 
 #: Places that no entry of the catalogue reaches: the tests that halve the sensitivity there …
 ELSEWHERE = {
-    "data/finding.py": "data/test_finding.py",
+    "data/schema_search/private_search.py": "data/test_finding.py",
     "estimators/search.py": "estimators/test_search.py",
     "report/released.py": "report/test_released.py",
     "torch/features/channel_normalisation.py": "torch/test_normalisation.py",

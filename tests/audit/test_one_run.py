@@ -12,7 +12,7 @@ from dperm.audit.one_run import guess, guesses_for
 from dperm.estimators import DPLogisticRegression, DPRidge
 from dperm.mechanisms import Objective
 from dperm.privacy import Gaussian, PureDP, Relation
-from dperm.privacy.gaussian import gaussian_mu
+from dperm.privacy.accountants.gaussian import gaussian_mu
 
 RNG = np.random.default_rng(0)
 D, CANARIES = 400, 300

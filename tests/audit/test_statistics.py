@@ -19,7 +19,7 @@ from dperm.audit.statistics import (
     upper_bound,
 )
 from dperm.privacy import Event, Gaussian, Laplace, PoissonSampled, PureDP, SelfComposed, epsilon
-from dperm.privacy.gaussian import gaussian_mu
+from dperm.privacy.accountants.gaussian import gaussian_mu
 
 DELTA = 1e-5
 

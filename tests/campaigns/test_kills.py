@@ -32,8 +32,8 @@ from dperm.data import Schema, read_dataset
 from dperm.estimators import model_from_json
 from dperm.objectives import Records
 from dperm.privacy import Certificate, Gaussian, PoissonSampled
+from dperm.privacy.certificates.signing import SigningKey, make_key
 from dperm.privacy.events import leaves
-from dperm.privacy.signing import SigningKey, make_key
 from dperm.release import SpendLog
 from dperm.release.ledger import Budget
 from dperm.torch import checkpoint

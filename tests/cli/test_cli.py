@@ -24,7 +24,7 @@ from dperm.cli.printing import printed_instead
 from dperm.estimators import model_from_json, model_to_json
 from dperm.mechanisms.gradient import SAMPLINGS
 from dperm.privacy import ApproximateDP, Certificate
-from dperm.privacy.signing import SigningKey, digest_of, make_key
+from dperm.privacy.certificates.signing import SigningKey, digest_of, make_key
 from dperm.release import SpendLog
 from dperm.report.candidates import CANDIDATES
 from helpers.commands import Done, dperm

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dperm.privacy import Certificate, Gaussian
-from dperm.privacy.signing import digest_of
+from dperm.privacy.certificates.signing import digest_of
 from helpers.commands import dperm
 
 GAUSSIAN = {"type": "Gaussian", "noise_multiplier": 2.0, "relation": "add_or_remove_one"}

@@ -175,7 +175,7 @@ def test_14_tables_of_others_that_a_constructor_stumbles_over_are_value_errors(
     with pytest.raises(SchemaError, match="Cannot read the schema"):
         (folder / "deep.json").write_text("[" * 100_000)
         Schema.load(folder / "deep.json")
-    monkeypatch.setattr("dperm.data.schema.Schema.__post_init__", fail)
+    monkeypatch.setattr("dperm.data.schema.schema.Schema.__post_init__", fail)
     with pytest.raises(SchemaError, match="ZeroDivisionError"):
         Schema.from_dict(schema)
     monkeypatch.setattr(f"dperm.privacy.events.{event['type']}.__post_init__", fail)

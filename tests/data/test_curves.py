@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from sklearn.pipeline import make_pipeline
 
 from dperm.data import Column, Dataset, Schema, SchemaError, find, schema_of
-from dperm.data.columns import Encoding
-from dperm.data.knots import usual_knots
+from dperm.data.schema.columns import Encoding
+from dperm.data.schema.knots import usual_knots
 from dperm.estimators import DPLogisticRegression, DPRidge, TableEncoder, model_from_json, model_to_json
 from dperm.mechanisms import Output
 from dperm.release import SpendLog

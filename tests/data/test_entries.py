@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dperm.data.columns import Column, Encoding
-from dperm.data.entries import as_numbers
+from dperm.data.schema.columns import Column, Encoding
+from dperm.data.schema.entries import as_numbers
 
 
 @pytest.mark.parametrize(

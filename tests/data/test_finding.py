@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from dperm.audit import Pair, Training, replay
 from dperm.cli import app
 from dperm.data import DataError, Dataset, Schema, SchemaError, find
-from dperm.data import finding as module
-from dperm.data.counting import GRID, ColumnCounts, added, counted, values_added, values_counted
+from dperm.data.schema_search import private_search as module
+from dperm.data.schema_search.counting import GRID, ColumnCounts, added, counted, values_added, values_counted
 from dperm.estimators import DPLogisticRegression, TableEncoder, model_from_json
 from dperm.privacy import Certificate, Provenance, Relation, epsilon
 from dperm.release import SpendLog
@@ -325,7 +325,7 @@ def test_replay_on_neighbours_of_every_kind_of_target(relation: str, target: str
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
 def test_issue_9_half_of_any_sensitivity_is_refuted(relation: str, target: str) -> None:
     """Of kinds, of ends and of values."""
-    for place in places_in("data/finding.py"):
+    for place in places_in("data/schema_search/private_search.py"):
         assert is_found(training(relation, target), place), place
 
 

@@ -11,8 +11,8 @@ import pytest
 from scipy.stats import norm
 
 from dperm.data import SchemaError, find
-from dperm.data import finding as module
-from dperm.data.counting import ColumnCounts
+from dperm.data.schema_search import private_search as module
+from dperm.data.schema_search.counting import ColumnCounts
 from dperm.privacy import ApproximateDP, Composed, Gaussian, Relation, epsilon
 from dperm.privacy.events import leaves
 from helpers.asked import Asked, moves

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from dperm.data import Dataset, SchemaError, confirmed
-from dperm.data.proposing import propose
-from dperm.data.schema import Column
+from dperm.data.schema.schema import Column
+from dperm.data.schema_search.proposing import propose
 
 
 def understood(values: Any, name: str = "x") -> Column:

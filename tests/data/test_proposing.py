@@ -12,9 +12,8 @@ import pandas as pd
 import pytest
 
 from dperm.data import Column, Schema, SchemaError, confirmed, named, propose, read_frame, schema_of
-from dperm.data.moments import moments
-from dperm.data.schema_file import COLUMN_ENTRIES, ENTRIES, FORMAT, editor_file
-from dperm.data.text import OPTIONS
+from dperm.data.schema.moments import moments
+from dperm.data.schema.schema_file import COLUMN_ENTRIES, ENTRIES, FORMAT, TEXT_OPTIONS, editor_file
 
 N = 400
 
@@ -68,7 +67,7 @@ def test_numbers_among_which_others_stand() -> None:
     values = pd.Series(["> 50", "n.d.", "12.5", None])
     assert column.absent(values).tolist() == [False, True, False, True]
     wide = Column("x", "number", (0, 100), read={"> 50": 50.0, "n.d.": None})
-    from dperm.data.columns import Encoding
+    from dperm.data.schema.columns import Encoding
 
     assert wide.encode(values, Encoding(separate=True)).tolist() == [[0.5, 0], [0, 1], [0.125, 0], [0, 1]]
     comma = understood(["< 2,5" if i % 3 == 0 else f"{i % 30},5" for i in range(N)], decimal=",")
@@ -297,7 +296,7 @@ def test_editors_know_every_entry() -> None:
     form = json.loads(editor_file())
     jsonschema.Draft202012Validator.check_schema(form)
     assert set(form["properties"]) >= {"$schema", *ENTRIES} and set(form["$defs"]["column"]["properties"]) == COLUMN_ENTRIES
-    assert set(form["properties"]["format"]["properties"]) == FORMAT >= set(OPTIONS)
+    assert set(form["properties"]["format"]["properties"]) == FORMAT >= set(TEXT_OPTIONS)
     validator = jsonschema.Draft202012Validator(form)
     moments = pd.Timestamp("2020-01-30") + pd.to_timedelta(np.arange(N), unit="D")
     frame = a_table(a=moments.strftime("%d.%m.%Y"), b=["> 50", "n/a", "3", "4"] * 100, c=["a", "b", "b", "c"] * 100)

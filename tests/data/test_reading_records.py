@@ -14,9 +14,9 @@ from pyarrow import feather, parquet
 
 from dperm.data import Dataset, Schema, SchemaError, confirmed, read_dataset
 from dperm.data.frames import as_frame
-from dperm.data.moments import moments
-from dperm.data.proposing import propose
-from dperm.data.schema import Column
+from dperm.data.schema.moments import moments
+from dperm.data.schema.schema import Column
+from dperm.data.schema_search.proposing import propose
 from dperm.data.survey import Survey
 from dperm.estimators import DPLogisticRegression
 from dperm.objectives import LinearObjective, Logistic

@@ -8,7 +8,7 @@ from pathlib import Path
 import openpyxl
 import pandas as pd
 
-from dperm.data.sheets import read_sheet
+from dperm.data.readers.workbooks import read_sheet
 
 
 def test_15_entries_are_the_texts_that_pandas_reads(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather, parquet
 
-from dperm.data import DataError, Dataset, Schema, propose, read_dataset, read_stream, streaming
-from dperm.data.schema import SchemaError
+from dperm.data import DataError, Dataset, Schema, propose, read_dataset, read_stream
+from dperm.data.readers import streaming
+from dperm.data.schema.schema import SchemaError
 from dperm.data.survey import Survey
 from dperm.estimators import DPLogisticRegression
 from helpers.commands import dperm

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 from dperm.data import Column, DataError, Dataset, Schema, SchemaError, find, propose, read_dataset, read_frame
-from dperm.data.entries import numbers
+from dperm.data.schema.entries import numbers
 from dperm.estimators import DPLogisticRegression
 
 PEOPLE = pd.DataFrame(
@@ -435,7 +435,7 @@ def test_what_is_compressed_twice_or_without_end_is_refused(tmp_path: Path, monk
     with pytest.raises(DataError, match="it is compressed twice"):
         read_frame(path)
     path.write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 10_000_000))
-    monkeypatch.setattr("dperm.data.decode.free_memory", lambda: 1e8)
+    monkeypatch.setattr("dperm.data.readers.decoding.free_memory", lambda: 1e8)
     with pytest.raises(DataError, match="too much for the free memory"):
         read_frame(path)
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather, parquet
 
-from dperm.data.unpacked import arrow_bytes, entry_bytes, parquet_bytes
+from dperm.data.readers.unpacked_size import arrow_bytes, entry_bytes, parquet_bytes
 from dperm.data.untrusted_files import CELL
 
 SIZE = 5_000

@@ -24,12 +24,12 @@ from dperm.privacy import (
     PureDP,
     SelfComposed,
     calibrate,
-    pairs,
-    pld,
 )
-from dperm.privacy.accounting import best_epsilon, delta, epsilon
-from dperm.privacy.objective_perturbation import loss_bound
-from dperm.privacy.rdp import rdp_epsilon
+from dperm.privacy.accountants import dominating_pairs as pairs
+from dperm.privacy.accountants import pld
+from dperm.privacy.accountants.accounting import best_epsilon, delta, epsilon
+from dperm.privacy.accountants.objective_perturbation import loss_bound
+from dperm.privacy.accountants.rdp import rdp_epsilon
 from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError, spend_log
 from dperm.release.source import Source
 

@@ -24,7 +24,7 @@ from dperm.distributed import DaskEngine, PartedTable, parted_table
 from dperm.estimators import DPLogisticRegression, DPMLPClassifier, DPRidge, TableEncoder
 from dperm.mechanisms import Gradient
 from dperm.objectives import PartsChangedError
-from dperm.privacy import statements
+from dperm.privacy.certificates import assumptions as statements
 from dperm.release import spend_log
 
 N, D = 400, 5

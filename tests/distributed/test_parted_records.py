@@ -21,7 +21,7 @@ from dperm.gradient.sampling import BallsAndBins
 from dperm.mechanisms import AccuracyFirst, Budget, Gradient, GradientPerturbation, Objective, Output, OutputPerturbation
 from dperm.objectives import LinearObjective, Logistic, PartedRecords, PartsChangedError, RegularisedSum, Softmax
 from dperm.objectives.sums import RunningSum
-from dperm.privacy import statements
+from dperm.privacy.certificates import assumptions as statements
 from dperm.release import Channel, SpendLog, spend_log
 from helpers.engines import ChangingEngine, LocalEngine, cut
 from helpers.estimators import linear_estimators, made, parameters

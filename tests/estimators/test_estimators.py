@@ -39,7 +39,7 @@ from dperm.mechanisms import Gradient, Objective
 from dperm.mechanisms.tuning import GradientSettings
 from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import Certificate, Relation, epsilon
-from dperm.privacy.signing import digest_of
+from dperm.privacy.certificates.signing import digest_of
 from dperm.release import SpendLog
 from helpers.estimators import all_estimators, linear_estimators, made
 

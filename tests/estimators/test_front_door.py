@@ -28,7 +28,7 @@ from dperm.mechanisms import (
     Objective,
     Output,
 )
-from dperm.privacy.certificate import Certificate
+from dperm.privacy.certificates.certificate import Certificate
 from dperm.release import SpendLog, spend_log
 from helpers.estimators import linear_estimators, made, parameters
 

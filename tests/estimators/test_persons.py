@@ -32,7 +32,7 @@ from dperm.objectives import LinearObjective, Logistic, Task
 from dperm.privacy import Certificate
 from dperm.release import Channel, SpendLog
 from dperm.report.card import Card, card_page
-from dperm.report.registry import Deployment, registry_entry
+from dperm.report.deployment_registry import Deployment, registry_entry
 from helpers.catalogue import DELTA, EPSILON
 from helpers.estimators import all_estimators, learnable, made, network_estimators, parameters
 

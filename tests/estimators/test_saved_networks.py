@@ -15,7 +15,7 @@ import torch
 from dperm.estimators import DPMLPClassifier, DPTorchClassifier, model_from_json, model_to_json
 from dperm.mechanisms import Gradient
 from dperm.privacy import Risk
-from dperm.privacy.signing import digest_of
+from dperm.privacy.certificates.signing import digest_of
 from dperm.release import SpendLog
 from helpers.commands import dperm
 

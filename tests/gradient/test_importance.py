@@ -49,8 +49,8 @@ from dperm.privacy import (
     epsilon,
     rdp_budget,
 )
+from dperm.privacy.accountants.privacy_filters import excess
 from dperm.privacy.events import leaves
-from dperm.privacy.filters import excess
 from dperm.release import Channel, Source, SpendLog, SystemSource, UnpaidReleaseError
 from helpers.asked import Asked
 

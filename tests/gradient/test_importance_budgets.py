@@ -27,8 +27,8 @@ from dperm.privacy import (
     SelfComposed,
     epsilon,
 )
+from dperm.privacy.accountants.privacy_filters import excess
 from dperm.privacy.events import Event, leaves
-from dperm.privacy.filters import excess
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 ORDER, BUDGET = 8.0, 0.2

@@ -15,7 +15,7 @@ from torch import nn
 
 from dperm.audit import Pair, Training, replay, white_box
 from dperm.gradient import SGD, IndividualPlan
-from dperm.gradient.individual import IndividualGradients
+from dperm.gradient.individual_accounting import IndividualGradients
 from dperm.gradient.recipes import full_batch_descent, individual_descent
 from dperm.mechanisms import Budget, GradientPerturbation
 from dperm.objectives import LinearObjective, Logistic
@@ -30,8 +30,8 @@ from dperm.privacy import (
     epsilon,
     individual_epsilons,
 )
-from dperm.privacy.pld import pld_epsilon_and_doubt
-from dperm.privacy.rdp import rdp
+from dperm.privacy.accountants.pld import pld_epsilon_and_doubt
+from dperm.privacy.accountants.rdp import rdp
 from dperm.release import Channel, SpendLog
 from dperm.release.grid import Grid
 from dperm.torch import PrivateTrainer

@@ -181,7 +181,7 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 
 def _json(data: bytes, rng: random.Random) -> bytes:
     """Another value somewhere in the tables, with the digests that this needs; or other bytes."""
-    from dperm.privacy.signing import digest_of
+    from dperm.privacy.certificates.signing import digest_of
 
     if rng.random() < 0.3:
         return _bytes(data, rng)

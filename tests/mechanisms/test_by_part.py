@@ -14,7 +14,7 @@ from dperm.gradient import FullBatch, Poisson
 from dperm.mechanisms import Budget, ByPart, Gradient, GradientPerturbation, Mechanism, Objective, Output
 from dperm.objectives import GroupedRecords, LinearObjective, Logistic, Records, Task
 from dperm.privacy import Composed, Disjoint, Gaussian, Relation, epsilon
-from dperm.privacy.filters import Filter
+from dperm.privacy.accountants.privacy_filters import Filter
 from dperm.release import Channel, SpendLog, UnpaidReleaseError
 from dperm.release.ledger import thrown_away
 from helpers.catalogue.common import BUDGET, SIZE, plan

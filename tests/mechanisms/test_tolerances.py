@@ -17,7 +17,7 @@ from dperm.mechanisms import minimiser
 from dperm.mechanisms.minimiser import certain_tolerance, chosen_tolerance, solve
 from dperm.objectives import LinearObjective, PublicFacts, SmoothedHinge
 from dperm.privacy import Relation
-from dperm.privacy.objective_perturbation import LONGER
+from dperm.privacy.accountants.objective_perturbation import LONGER
 
 UNIT = 2.0**-53
 FACTS = PublicFacts(

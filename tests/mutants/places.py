@@ -31,13 +31,13 @@ _SCALES = "_std|_scales|_scores|rates"
 
 #: Files under src/dperm, and which of their functions charge, calibrate, bound, clip or draw: by the first pattern that fits.
 SCOPE = (
-    ("data/finding.py", "of|event|_kinds|_ends|_common|_planned"),
+    ("data/schema_search/private_search.py", "of|event|_kinds|_ends|_common|_planned"),
     ("gradient/bounding.py", ""),
     ("privacy/events/*.py", ""),
-    ("privacy/pairs.py", ""),
-    ("privacy/gdp.py", ""),
-    ("privacy/calibration.py", "calibrate|_certify|_within"),
-    ("privacy/certificate.py", _PAYS),
+    ("privacy/accountants/dominating_pairs.py", ""),
+    ("privacy/accountants/budget_costs.py", ""),
+    ("privacy/accountants/calibration.py", "calibrate|_certify|_within"),
+    ("privacy/certificates/certificate.py", _PAYS),
     ("privacy/*.py", f"{_PAYS}|epsilon|delta"),
     ("mechanisms/tuning.py", "strong_convexity"),
     ("mechanisms/entrywise.py", _PAYS),

@@ -13,7 +13,7 @@ import pytest
 from dperm.estimators import DPLinearSVC, DPLogisticRegression, model_from_json, model_to_json
 from dperm.mechanisms import Budget, Objective, Output
 from dperm.objectives import LinearObjective, Logistic, RegularisedSum, Roughness, Softmax, Task
-from dperm.privacy.gaussian import gaussian_mu
+from dperm.privacy.accountants.gaussian import gaussian_mu
 from dperm.release import SpendLog
 from dperm.solvers import minimise, minimise_softmax
 

@@ -18,7 +18,7 @@ from papers.dpis.train import earlier_of, plan_of, run_cell
 
 from dperm.data import DataError, Images
 from dperm.privacy import Certificate, Composed, Relation, epsilon
-from dperm.privacy.rdp import rdp_epsilon
+from dperm.privacy.accountants.rdp import rdp_epsilon
 
 SIZES = {"mnist": 60_000, "fashion_mnist": 60_000, "imdb": 25_000, "cifar10": 50_000}
 CELLS = list(dict.fromkeys(cell for make in TABLES.values() for cell in make()))

@@ -25,8 +25,8 @@ from dperm.privacy import (
     delta,
     epsilon,
 )
-from dperm.privacy.pld import pld_delta, pld_epsilon
-from dperm.privacy.rdp import rdp_delta, rdp_epsilon
+from dperm.privacy.accountants.pld import pld_delta, pld_epsilon
+from dperm.privacy.accountants.rdp import rdp_delta, rdp_epsilon
 
 REPLACE = Relation.REPLACE_ONE
 

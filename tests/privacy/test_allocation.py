@@ -25,9 +25,9 @@ from dperm.privacy import (
     delta,
     epsilon,
 )
-from dperm.privacy.allocation import allocation_ratio
+from dperm.privacy.accountants.gaussian import gaussian_delta
+from dperm.privacy.accountants.random_allocation import allocation_ratio
 from dperm.privacy.events import event_from_dict, leaves
-from dperm.privacy.gaussian import gaussian_delta
 
 
 def least(steps: int, s: float, epsilon: float, removed: bool) -> float:
@@ -268,7 +268,7 @@ def test_without_replacement_is_above_exact_densities(q: float, sigma: float) ->
 def test_without_replacement_below_zero_mirrors_itself() -> None:
     """H at e^ε < 1 is 1 − e^ε + e^ε·H(e^−ε), of the mirrored pair: composition counts on it."""
     event = SampledWithoutReplacement(0.2, Gaussian(0.8, Relation.REPLACE_ONE))
-    from dperm.privacy.pairs import loss_pairs
+    from dperm.privacy.accountants.dominating_pairs import loss_pairs
 
     pair = loss_pairs(event).remove
     edges = np.linspace(-20, 20, 400_001)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
 
-from dperm.privacy.gaussian import gaussian_delta
-from dperm.privacy.risk import attack_view
+from dperm.privacy.accountants.gaussian import gaussian_delta
+from dperm.privacy.accountants.risk import attack_view
 
 RATES = (0.001, 0.01, 0.1, 0.5, 0.9, 0.999)
 

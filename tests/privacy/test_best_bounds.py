@@ -30,11 +30,11 @@ from dperm.privacy import (
     delta,
     epsilon,
 )
-from dperm.privacy.accounting import _basic, _one_gaussian, best_epsilon
-from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon
-from dperm.privacy.pld import pld_delta, pld_epsilon
-from dperm.privacy.rdp import rdp_delta, rdp_epsilon
-from dperm.privacy.stated_points import profile_delta
+from dperm.privacy.accountants.accounting import _basic, _one_gaussian, best_epsilon
+from dperm.privacy.accountants.gaussian import gaussian_delta, gaussian_epsilon
+from dperm.privacy.accountants.pld import pld_delta, pld_epsilon
+from dperm.privacy.accountants.rdp import rdp_delta, rdp_epsilon
+from dperm.privacy.accountants.stated_points import profile_delta
 
 # Sums of promises
 

@@ -21,10 +21,10 @@ from dperm.privacy import (
     delta,
     epsilon,
 )
-from dperm.privacy.accounting import best_epsilon
-from dperm.privacy.bounded_range import blocks, loss_atoms
-from dperm.privacy.gdp import gdp_bounds
-from dperm.privacy.rdp import rdp_delta, rdp_epsilon
+from dperm.privacy.accountants.accounting import best_epsilon
+from dperm.privacy.accountants.bounded_range import blocks, loss_atoms
+from dperm.privacy.accountants.budget_costs import gdp_bounds
+from dperm.privacy.accountants.rdp import rdp_delta, rdp_epsilon
 
 Profile = Callable[[np.ndarray], np.ndarray]
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from dperm.privacy import ApproximateDP, Event, Gaussian, PureDP, Risk, SelfComposed, calibrate, calibrate_steps
-from dperm.privacy.calibration import _certify, calibrate_below  # pyright: ignore[reportPrivateUsage]
+from dperm.privacy.accountants.calibration import _certify, calibrate_below  # pyright: ignore[reportPrivateUsage]
+from dperm.privacy.accountants.gaussian import gaussian_mu
+from dperm.privacy.accountants.privacy_filters import BudgetExceeded, ProfileFilter
 from dperm.privacy.events import PrivacyProfile
-from dperm.privacy.filters import BudgetExceeded, ProfileFilter
-from dperm.privacy.gaussian import gaussian_mu
 
 JUMP = 1.2345
 

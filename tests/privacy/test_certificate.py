@@ -84,7 +84,7 @@ def test_attack_view_of_a_gaussian_is_its_roc_curve() -> None:
 
     issued = certificate(event=Gaussian(1.0), delta=1e-6, target_epsilon=None)
     grid = np.linspace(0, 8, 400)
-    from dperm.privacy.risk import attack_view
+    from dperm.privacy.accountants.risk import attack_view
 
     attack = attack_view(*issued.curve(grid), (0.01, 0.1))
     for rate, bound in zip(attack.false_positive_rates, attack.true_positive_rates, strict=True):

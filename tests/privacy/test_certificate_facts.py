@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dperm.privacy import Certificate, Composed, Gaussian, Relation, epsilon
-from dperm.privacy.signing import digest_of
-from dperm.privacy.statements import disjoint_releases
+from dperm.privacy.certificates.assumptions import disjoint_releases
+from dperm.privacy.certificates.signing import digest_of
 
 
 class Colour(enum.Enum):

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from dperm.data import Dataset
-from dperm.data.proposing import propose
+from dperm.data.schema_search.proposing import propose
 from dperm.estimators import DPLogisticRegression
 from dperm.privacy import Certificate, Relation
 from dperm.release import SpendLog

@@ -11,7 +11,7 @@ import pytest
 
 from dperm.cli import main
 from dperm.privacy import Relation, epsilon
-from dperm.privacy.closed_forms import (
+from dperm.privacy.accountants.closed_forms import (
     advanced_composition,
     basic_composition,
     best_composition,
@@ -21,8 +21,8 @@ from dperm.privacy.closed_forms import (
     moments_rule,
     subsampled,
 )
+from dperm.privacy.accountants.gaussian import gaussian_epsilon
 from dperm.privacy.events import ApproximateDP, Gaussian, PoissonSampled, PureDP, SelfComposed
-from dperm.privacy.gaussian import gaussian_epsilon
 
 DELTA = 1e-5
 

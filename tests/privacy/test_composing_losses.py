@@ -9,22 +9,11 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from dperm.privacy import (
-    ApproximateDP,
-    Composed,
-    Gaussian,
-    Laplace,
-    PoissonSampled,
-    PureDP,
-    Relation,
-    RowsSampled,
-    SelfComposed,
-    pld,
-)
-from dperm.privacy.events import TruncatedPoisson
-from dperm.privacy.loss_bound import LossBound, Rayleigh
-from dperm.privacy.pairs import LossPair, loss_pairs
-from dperm.privacy.pld import (
+from dperm.privacy import ApproximateDP, Composed, Gaussian, Laplace, PoissonSampled, PureDP, Relation, RowsSampled, SelfComposed
+from dperm.privacy.accountants import pld
+from dperm.privacy.accountants.dominating_pairs import LossPair, loss_pairs
+from dperm.privacy.accountants.loss_bound import LossBound, Rayleigh
+from dperm.privacy.accountants.pld import (
     PrivacyLossDistribution,
     _Composition,
     _convolved,
@@ -35,6 +24,7 @@ from dperm.privacy.pld import (
     infinite_mass,
     lay,
 )
+from dperm.privacy.events import TruncatedPoisson
 
 Parts = list[tuple[_Tilted, int]]
 

@@ -32,12 +32,12 @@ from dperm.privacy import (
     delta,
     epsilon,
 )
-from dperm.privacy.accounting import largest_profile
+from dperm.privacy.accountants.accounting import largest_profile
+from dperm.privacy.accountants.budget_costs import divergence as divergence_of
+from dperm.privacy.accountants.budget_costs import gdp_bounds
+from dperm.privacy.accountants.pld import PrivacyLossDistribution
+from dperm.privacy.accountants.rdp import ORDERS, rdp
 from dperm.privacy.events import Event, alternatives, claims_of, event_from_dict, leaves, released_leaves
-from dperm.privacy.gdp import divergence as divergence_of
-from dperm.privacy.gdp import gdp_bounds
-from dperm.privacy.pld import PrivacyLossDistribution
-from dperm.privacy.rdp import ORDERS, rdp
 from dperm.release import Channel, UnpaidReleaseError
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE

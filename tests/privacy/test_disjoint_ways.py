@@ -20,10 +20,10 @@ from dperm.privacy import (
     SelfComposed,
     epsilon,
 )
+from dperm.privacy.accountants.gaussian import gaussian_epsilon
 from dperm.privacy.events import LARGEST_COUNT, Event, Side, TruncatedPoisson, alternatives, event_from_dict, leaves
 from dperm.privacy.events.disjoint import _choices, released_leaves
 from dperm.privacy.events.event import DEEPEST
-from dperm.privacy.gaussian import gaussian_epsilon
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 SAMPLED = TruncatedPoisson(0.1, Gaussian(2.0), 25, 100)

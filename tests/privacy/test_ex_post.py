@@ -26,7 +26,7 @@ from dperm.privacy import (
     stopping_epsilons,
     stopping_path,
 )
-from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon
+from dperm.privacy.accountants.gaussian import gaussian_delta, gaussian_epsilon
 
 DELTA = 1e-5
 
@@ -83,7 +83,7 @@ def test_more_stops_cost_more_and_finer_grids_less(monkeypatch: pytest.MonkeyPat
     levels = [gaussian_epsilon(1 / signal, DELTA) for signal in signals]
     all_of_them = stopping_delta(signals, levels)
     assert DELTA < stopping_delta(signals[::4], levels[::4]) < all_of_them < 9 * DELTA
-    monkeypatch.setattr("dperm.privacy.ex_post._FINEST", 0.01)
+    monkeypatch.setattr("dperm.privacy.adaptive.ex_post._FINEST", 0.01)
     assert all_of_them * 0.98 < stopping_delta(signals, levels) < all_of_them
 
 

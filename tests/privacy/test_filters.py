@@ -24,8 +24,8 @@ from dperm.privacy import (
     epsilon,
     rdp_budget,
 )
+from dperm.privacy.accountants.rdp import rdp, rdp_delta, rdp_epsilon
 from dperm.privacy.events import event_from_dict
-from dperm.privacy.rdp import rdp, rdp_delta, rdp_epsilon
 from dperm.release import Channel, SpendLog, UnpaidReleaseError
 
 parts = st.one_of(

@@ -18,9 +18,9 @@ from dperm.privacy import (
     SelfComposed,
     rdp_budget,
 )
-from dperm.privacy.filters import excess, privacy_profile
-from dperm.privacy.gaussian import gaussian_delta
-from dperm.privacy.rdp import rdp
+from dperm.privacy.accountants.gaussian import gaussian_delta
+from dperm.privacy.accountants.privacy_filters import excess, privacy_profile
+from dperm.privacy.accountants.rdp import rdp
 
 
 def beside(order: float, delta: float) -> float:

@@ -12,11 +12,11 @@ from scipy.integrate import quad, solve_ivp
 from scipy.special import expit, ndtr
 
 from dperm.privacy import Gaussian, ObjectivePerturbationEvent, Relation, SelfComposed, calibrate, delta, epsilon
+from dperm.privacy.accountants.gaussian import gaussian_delta, gaussian_mu
+from dperm.privacy.accountants.objective_perturbation import loss_bound
+from dperm.privacy.accountants.rdp import rdp
+from dperm.privacy.accountants.tradeoff_flow import BothGains, Gain, GaussianGain, HingeGain, TiedGain, TwoSidedGain, flow_bound
 from dperm.privacy.events import event_from_dict
-from dperm.privacy.flow import BothGains, Gain, GaussianGain, HingeGain, TiedGain, TwoSidedGain, flow_bound
-from dperm.privacy.gaussian import gaussian_delta, gaussian_mu
-from dperm.privacy.objective_perturbation import loss_bound
-from dperm.privacy.rdp import rdp
 
 SMOOTHNESS = {"logistic": 0.25, "smoothed_hinge": 0.5, "huber": 1.0}
 

@@ -9,8 +9,17 @@ import pytest
 from scipy.integrate import solve_ivp
 from scipy.special import ndtr
 
-from dperm.privacy.flow import BothGains, Gain, GaussianGain, HingeGain, TiedGain, TwoSidedGain, _Half, flow_bound  # pyright: ignore[reportPrivateUsage]
-from dperm.privacy.loss_bound import TAIL
+from dperm.privacy.accountants.loss_bound import TAIL
+from dperm.privacy.accountants.tradeoff_flow import (  # pyright: ignore[reportPrivateUsage]
+    BothGains,
+    Gain,
+    GaussianGain,
+    HingeGain,
+    TiedGain,
+    TwoSidedGain,
+    _Half,
+    flow_bound,
+)
 
 GAINS: list[tuple[Gain, Gain]] = [
     (HingeGain(0.6), GaussianGain()),

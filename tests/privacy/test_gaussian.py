@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dperm.privacy.gaussian import _mills, gaussian_delta, gaussian_epsilon, gaussian_log_delta, gaussian_mu
+from dperm.privacy.accountants.gaussian import _mills, gaussian_delta, gaussian_epsilon, gaussian_log_delta, gaussian_mu
 
 
 def exact_log_delta(s: float, epsilon: float) -> float:

@@ -11,9 +11,9 @@ import pytest
 from scipy.special import ndtr
 
 from dperm.privacy import ApproximateDP, Composed, Gaussian, Laplace, PoissonSampled, PureDP, SelfComposed
+from dperm.privacy.accountants.budget_costs import _lower_hull, gdp_bounds  # pyright: ignore[reportPrivateUsage]
+from dperm.privacy.accountants.gaussian import gaussian_mu
 from dperm.privacy.events import Event, PrivacyProfile, UnsupportedEventError
-from dperm.privacy.gaussian import gaussian_mu
-from dperm.privacy.gdp import _lower_hull, gdp_bounds  # pyright: ignore[reportPrivateUsage]
 
 
 def sampled(rate: float, noise: float, size: float) -> float:

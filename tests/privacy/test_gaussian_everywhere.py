@@ -10,7 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_log_delta, gaussian_mu
+from dperm.privacy.accountants.gaussian import gaussian_delta, gaussian_epsilon, gaussian_log_delta, gaussian_mu
 
 TINY = (5e-324, 1e-323, 1.5e-323, 1e-320, 1e-310, 2.3e-308)
 

@@ -11,9 +11,9 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 
 from dperm.privacy import Composed, Gaussian, HiddenIterates, RandomStop, Relation, SelfComposed, delta, epsilon
+from dperm.privacy.accountants.gaussian import gaussian_delta
 from dperm.privacy.events import event_from_dict
-from dperm.privacy.gaussian import gaussian_delta
-from dperm.privacy.last_iterate import GRID, hidden_shift, stopped_shifts
+from dperm.privacy.events.hidden import GRID, hidden_shift, stopped_shifts
 
 FAR = 1e9
 

@@ -26,9 +26,9 @@ from dperm.privacy import (
     SelfComposed,
     Unsupported,
 )
+from dperm.privacy.certificates.signing import digest_of
 from dperm.privacy.events import accounting_cost, event_from_dict
 from dperm.privacy.events.event import DEEPEST
-from dperm.privacy.signing import digest_of
 
 GAUSSIAN = {"type": "Gaussian", "noise_multiplier": 2.0, "relation": "add_or_remove_one"}
 REPLACED = {"relation": "replace_one", "epsilon": 100.0}

@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-from dperm.privacy.individual import individual_epsilons
+from dperm.privacy.adaptive.individual_accounting import individual_epsilons
 
 
 def least_epsilon(mu: float, delta: float) -> float:

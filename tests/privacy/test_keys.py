@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from dperm.privacy.signing import SigningKey, asked_passphrase, check_signature, digest_of, make_key, public_key, sign
+from dperm.privacy.certificates.signing import (
+    SigningKey,
+    asked_passphrase,
+    check_signature,
+    digest_of,
+    make_key,
+    public_key,
+    sign,
+)
 from helpers.commands import dperm
 
 DIGEST = digest_of({"a": 1})

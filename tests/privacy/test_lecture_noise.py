@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from dperm.privacy.closed_forms import lecture_sgd_noise
+from dperm.privacy.accountants.closed_forms import lecture_sgd_noise
 
 
 @pytest.mark.parametrize(("size", "epsilon", "delta"), [(1000, 1.0, 1e-5), (1000, 0.3, 1e-5), (5000, 0.05, 1e-3)])

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dperm.privacy import ObjectivePerturbationEvent
-from dperm.privacy.loss_bound import HalfNormal, Law, LossBound, Normal, Rayleigh
-from dperm.privacy.objective_perturbation import loss_bound
+from dperm.privacy.accountants.loss_bound import HalfNormal, Law, LossBound, Normal, Rayleigh
+from dperm.privacy.accountants.objective_perturbation import loss_bound
 
 
 def gaussian_profile(s: float, value: float) -> mpmath.mpf:

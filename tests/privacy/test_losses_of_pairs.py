@@ -35,14 +35,14 @@ from dperm.privacy import (
     SelfComposed,
     UnsupportedEventError,
 )
-from dperm.privacy.accounting import delta
-from dperm.privacy.allocation import allocation_ratio
+from dperm.privacy.accountants.accounting import delta
+from dperm.privacy.accountants.dominating_pairs import LossPair, _RowsSampled, cells, composed_pairs, loss_pairs
+from dperm.privacy.accountants.gaussian import gaussian_delta
+from dperm.privacy.accountants.pld import pld_delta, pld_epsilon
+from dperm.privacy.accountants.random_allocation import allocation_ratio
+from dperm.privacy.accountants.stated_points import profile_delta
 from dperm.privacy.events import Side, TruncatedPoisson
-from dperm.privacy.gaussian import gaussian_delta
-from dperm.privacy.last_iterate import stopped_shifts
-from dperm.privacy.pairs import LossPair, _RowsSampled, cells, composed_pairs, loss_pairs
-from dperm.privacy.pld import pld_delta, pld_epsilon
-from dperm.privacy.stated_points import profile_delta
+from dperm.privacy.events.hidden import stopped_shifts
 
 REPLACE = Relation.REPLACE_ONE
 Masses = tuple[mpmath.mpf, mpmath.mpf, mpmath.mpf, mpmath.mpf]
@@ -404,7 +404,7 @@ def read_off(pair: LossPair, value: float, infinite: float) -> float:
     ids=range(4),
 )
 def test_the_pair_of_a_stated_profile_has_that_profile_and_its_mirror_image(profile: PrivacyProfile) -> None:
-    """Its hull, which `dperm.privacy.stated_points` evaluates: at 0 and above, and mirrored below."""
+    """Its hull, which `dperm.privacy.accountants.stated_points` evaluates: at 0 and above, and mirrored below."""
     pairs = loss_pairs(profile)
     assert pairs.infinite == profile.deltas[-1]
     p, q = pairs.remove.masses(np.array([-math.inf, math.inf]))

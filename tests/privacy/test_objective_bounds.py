@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dperm.privacy import ObjectivePerturbationEvent, Relation, delta
-from dperm.privacy.objective_perturbation import LONG_CHANCE, LONGER
-from dperm.privacy.rdp import rdp
+from dperm.privacy.accountants.objective_perturbation import LONG_CHANCE, LONGER
+from dperm.privacy.accountants.rdp import rdp
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 Z = np.linspace(-14.0, 14.0, 40_001)

@@ -9,10 +9,10 @@ import pytest
 from scipy.special import expit
 
 from dperm.privacy import Composed, Gaussian, ObjectivePerturbationEvent, Relation, SelfComposed, calibrate, delta, epsilon
-from dperm.privacy.gaussian import gaussian_delta, gaussian_mu
-from dperm.privacy.loss_bound import SymmetrisedLoss
-from dperm.privacy.objective_perturbation import loss_bound
-from dperm.privacy.rdp import rdp
+from dperm.privacy.accountants.gaussian import gaussian_delta, gaussian_mu
+from dperm.privacy.accountants.loss_bound import SymmetrisedLoss
+from dperm.privacy.accountants.objective_perturbation import loss_bound
+from dperm.privacy.accountants.rdp import rdp
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 

@@ -11,7 +11,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from dperm.privacy.loss_bound import (
+from dperm.privacy.accountants.loss_bound import (
     HalfNormal,
     Law,
     LossBound,

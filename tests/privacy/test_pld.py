@@ -20,9 +20,9 @@ from dperm.privacy import (
     SelfComposed,
     epsilon,
 )
-from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon
-from dperm.privacy.pld import pld_delta, pld_epsilon
-from dperm.privacy.rdp import rdp_epsilon
+from dperm.privacy.accountants.gaussian import gaussian_delta, gaussian_epsilon
+from dperm.privacy.accountants.pld import pld_delta, pld_epsilon
+from dperm.privacy.accountants.rdp import rdp_epsilon
 
 REPLACE = Relation.REPLACE_ONE
 

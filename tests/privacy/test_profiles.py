@@ -30,8 +30,8 @@ from dperm.privacy import (
     epsilon,
     privacy_profile,
 )
+from dperm.privacy.accountants.privacy_filters import excess
 from dperm.privacy.events import event_from_dict
-from dperm.privacy.filters import excess
 from dperm.release import Channel, SpendLog, UnpaidReleaseError
 
 EPOCH = SelfComposed(PoissonSampled(0.02, Gaussian(1.2)), 50)

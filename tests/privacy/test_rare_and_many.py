@@ -30,10 +30,10 @@ from dperm.privacy import (
     calibrate,
     delta,
     epsilon,
-    pld,
 )
-from dperm.privacy.pairs import loss_pairs
-from dperm.privacy.pld import PrivacyLossDistribution, lay, pld_delta, pld_epsilon
+from dperm.privacy.accountants import pld
+from dperm.privacy.accountants.dominating_pairs import loss_pairs
+from dperm.privacy.accountants.pld import PrivacyLossDistribution, lay, pld_delta, pld_epsilon
 
 
 def one_step(q: float, sigma: float, value: float) -> mpmath.mpf:

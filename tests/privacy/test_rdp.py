@@ -16,7 +16,7 @@ from dperm.privacy import (
     SelfComposed,
     UnsupportedEventError,
 )
-from dperm.privacy.rdp import rdp, rdp_delta, rdp_epsilon
+from dperm.privacy.accountants.rdp import rdp, rdp_delta, rdp_epsilon
 
 
 def exact_sampled_gaussian(q: float, sigma: float, order: float, reverse: bool = False) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dperm.privacy import FilteredRdp, Gaussian, HiddenIterates, Laplace, PoissonSampled, SelfComposed
-from dperm.privacy.rdp import ORDERS, orders_for, rdp, rdp_delta, rdp_epsilon, rdp_to_epsilon
+from dperm.privacy.accountants.rdp import ORDERS, orders_for, rdp, rdp_delta, rdp_epsilon, rdp_to_epsilon
 
 
 def log_moment(q: float, sigma: float, order: float, digits: int = 40) -> mpmath.mpf:

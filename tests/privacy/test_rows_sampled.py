@@ -10,8 +10,8 @@ from scipy.stats import binom, norm
 
 from dperm.gradient import PoissonRows
 from dperm.privacy import Gaussian, PoissonSampled, Relation, RowsSampled, SelfComposed, delta, epsilon
+from dperm.privacy.accountants.dominating_pairs import loss_pairs
 from dperm.privacy.events import event_from_dict, leaves
-from dperm.privacy.pairs import loss_pairs
 
 
 @pytest.mark.fast_cases("0.2-5-0.6", "0.5-2-1.0")

@@ -25,8 +25,8 @@ from dperm.privacy import (
     epsilon,
     selection_epsilon,
 )
+from dperm.privacy.adaptive.private_selection import _Bound, _parameter, _slope
 from dperm.privacy.events import event_from_dict
-from dperm.privacy.selection import _Bound, _parameter, _slope
 
 LAWS = ("geometric", "logarithmic", "poisson")
 Array = np.ndarray

@@ -17,9 +17,9 @@ from dperm.privacy import (
     epsilon,
     selection_epsilon,
 )
+from dperm.privacy.accountants.gaussian import gaussian_delta
+from dperm.privacy.adaptive.private_selection import share_within
 from dperm.privacy.events import Event
-from dperm.privacy.gaussian import gaussian_delta
-from dperm.privacy.selection import share_within
 
 
 @pytest.mark.parametrize("budget", [0.3, 4.0])

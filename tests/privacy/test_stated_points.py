@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dperm.privacy import ApproximateDP, Composed, PrivacyProfile, SelfComposed, delta, epsilon
-from dperm.privacy.pairs import loss_pairs
+from dperm.privacy.accountants.dominating_pairs import loss_pairs
 
 Corners = list[tuple[mpmath.mpf, mpmath.mpf]]
 

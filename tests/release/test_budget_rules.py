@@ -15,9 +15,9 @@ import pytest
 from scipy.special import ndtr, ndtri
 
 from dperm.privacy import ApproximateDP, Composed, Gaussian, Laplace, PureDP, Relation, SelfComposed, epsilon
+from dperm.privacy.accountants.budget_costs import gdp_bounds
+from dperm.privacy.accountants.privacy_filters import BudgetExceeded, privacy_profile
 from dperm.privacy.events import Event, FilteredRdp, PoissonSampled, PrivacyProfile, Unsupported, UnsupportedEventError
-from dperm.privacy.filters import BudgetExceeded, privacy_profile
-from dperm.privacy.gdp import gdp_bounds
 from dperm.release import SpendLog
 from dperm.release.ledger import Account, Budget, GdpFilter, Plan, RenyiFilter, Rule, databases
 from dperm.release.ledger.entries import append

@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 
 from dperm.privacy import ApproximateDP, Composed, Gaussian, PureDP, Relation, SelfComposed, Unsupported, epsilon
+from dperm.privacy.accountants.budget_costs import divergence
+from dperm.privacy.accountants.privacy_filters import BudgetExceeded, privacy_profile
+from dperm.privacy.accountants.rdp import rdp
 from dperm.privacy.events import Event, PoissonSampled
-from dperm.privacy.filters import BudgetExceeded, privacy_profile
-from dperm.privacy.gdp import divergence
-from dperm.privacy.rdp import rdp
 from dperm.release import SpendLog, spend_log
 from dperm.release.ledger import Budget, only_claimed
 from dperm.release.ledger.importing import read_in

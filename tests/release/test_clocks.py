@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dperm.privacy import Gaussian
-from dperm.privacy.filters import BudgetExceeded
+from dperm.privacy.accountants.privacy_filters import BudgetExceeded
 from dperm.release import SpendLog
 from dperm.release.ledger import Budget, clocks
 from dperm.release.ledger.importing import read_in

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dperm.privacy import Gaussian
-from dperm.privacy.filters import BudgetExceeded
-from dperm.privacy.signing import SigningKey, make_key, public_key
+from dperm.privacy.accountants.privacy_filters import BudgetExceeded
+from dperm.privacy.certificates.signing import SigningKey, make_key, public_key
 from dperm.release import SpendLog
 from dperm.release.ledger import Budget, clocks
 from dperm.release.ledger.entries import append, canonical

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dperm.privacy import Event, Gaussian, PureDP
-from dperm.privacy.filters import BudgetExceeded, Price
+from dperm.privacy.accountants.privacy_filters import BudgetExceeded, Price
 from dperm.release import SpendLog
 from dperm.release.ledger import Budget, GdpFilter, Plan, RenyiFilter, clocks
 from dperm.release.ledger.entries import append, canonical

@@ -11,8 +11,8 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from dperm.privacy import AboveThreshold, ApproximateDP, Composed, Gaussian, PureDP, Relation, SelfComposed, epsilon
+from dperm.privacy.accountants.privacy_filters import BudgetExceeded
 from dperm.privacy.events import PoissonSampled, TruncatedPoisson, Unsupported
-from dperm.privacy.filters import BudgetExceeded
 from dperm.release import SpendLog
 from dperm.release.ledger import Account, Budget, GdpFilter, Plan, RenyiFilter
 from dperm.release.ledger.log import _composed_epsilon, only_claimed

@@ -10,9 +10,9 @@ from dperm.gradient import Plan
 from dperm.gradient.recipes import dp_sgd
 from dperm.mechanisms import Gradient, Method, Output
 from dperm.privacy import Composed, FilteredRdp, Gaussian, PrivacyProfile, PureDP, Relation, calibrate, epsilon
-from dperm.privacy.calibration import calibrate_below
+from dperm.privacy.accountants.calibration import calibrate_below
+from dperm.privacy.accountants.privacy_filters import excess
 from dperm.privacy.events import leaves
-from dperm.privacy.filters import excess
 from dperm.release import Channel, SpendLog
 from dperm.release.sizing import NOMINAL_SIZES, CountFirst
 from helpers.asked import Asked

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from dperm.privacy import Gaussian
-from dperm.privacy.filters import BudgetExceeded, Price
+from dperm.privacy.accountants.privacy_filters import BudgetExceeded, Price
 from dperm.release import SpendLog
 from dperm.release.ledger import Budget
 from dperm.release.ledger.entries import append, canonical

@@ -9,7 +9,7 @@ import pytest
 
 from dperm.estimators import DPLogisticRegression
 from dperm.mechanisms import IndividualGradient
-from dperm.report.individual import Spending, spending_page
+from dperm.report.spending_page import Spending, spending_page
 
 
 def fitted(**settings: Any) -> DPLogisticRegression:

@@ -14,7 +14,7 @@ from dperm.estimators import DPLogisticRegression, model_to_json
 from dperm.mechanisms import AccuracyFirst
 from dperm.privacy import Certificate, PureDP, Relation, Unsupported
 from dperm.report.card import Card, card_page
-from dperm.report.registry import Deployment, registry_entry
+from dperm.report.deployment_registry import Deployment, registry_entry
 
 KNOWN: dict[str, Any] = {
     "name": "Income model",

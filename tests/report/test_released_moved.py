@@ -9,7 +9,8 @@ import pytest
 
 from dperm.estimators import DPLogisticRegression, DPSearch
 from dperm.estimators.records import HeldOut
-from dperm.privacy import Gaussian, PureDP, Relation, statements
+from dperm.privacy import Gaussian, PureDP, Relation
+from dperm.privacy.certificates import assumptions as statements
 from dperm.release import SpendLog
 from dperm.report.released import release_class_scores, release_number_scores
 from helpers.asked import Asked, Question, moves

@@ -22,8 +22,8 @@ from dperm.objectives.poisson import PoissonLoss
 from dperm.objectives.quantile import QuantileLoss
 from dperm.objectives.weighted import Weighted
 from dperm.privacy import ObjectivePerturbationEvent, delta
-from dperm.privacy.objective_perturbation import LONG_CHANCE, LONGER
-from dperm.privacy.pairs import loss_pairs
+from dperm.privacy.accountants.dominating_pairs import loss_pairs
+from dperm.privacy.accountants.objective_perturbation import LONG_CHANCE, LONGER
 from dperm.release.ledger import thrown_away
 from dperm.solvers import approach, descend, most_steps
 from dperm.solvers.newton import _model_minimiser, _solves  # pyright: ignore[reportPrivateUsage]

@@ -22,8 +22,8 @@ from torch import nn
 from dperm.gradient import Plan
 from dperm.gradient.recipes import dp_sgd, dpis
 from dperm.privacy import Certificate, Composed, Gaussian, PoissonSampled, Relation, SelfComposed
+from dperm.privacy.accountants.privacy_filters import filter_of
 from dperm.privacy.events import leaves
-from dperm.privacy.filters import filter_of
 from dperm.release import Channel, SpendLog, UnpaidReleaseError
 from dperm.release.ledger import Charge
 from dperm.torch import Callback, PrivateTrainer

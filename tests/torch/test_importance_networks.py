@@ -19,8 +19,8 @@ from dperm.audit.recording import Forced, Recorder
 from dperm.gradient import SGD, AdaptiveNorm, ImportancePlan
 from dperm.gradient.recipes import dpis
 from dperm.privacy import BudgetExceeded, FilteredRdp, Gaussian, PoissonSampled, Relation, SelfComposed
+from dperm.privacy.accountants.privacy_filters import excess
 from dperm.privacy.events import leaves
-from dperm.privacy.filters import excess
 from dperm.release import Channel, SpendLog
 from dperm.torch import Callback, ModuleObjective, PrivateTrainer, TemperedSigmoid, TorchRecords
 from dperm.torch.ranks.tensor_noise import TorchSource

@@ -14,7 +14,7 @@ from torch import Tensor
 from dperm.audit import Pair, Training, replay
 from dperm.audit.recording import Recorder
 from dperm.privacy import Gaussian, Relation
-from dperm.privacy.gaussian import gaussian_epsilon
+from dperm.privacy.accountants.gaussian import gaussian_epsilon
 from dperm.release import SpendLog
 from dperm.torch import ChannelStatistics, private_channel_statistics, scattering_features, scattering_scale
 from helpers.halving import is_found, places_in

@@ -19,7 +19,7 @@ from dperm.audit.result import VERDICT_CONFIDENCE, AuditResult
 from dperm.audit.statistics import COARSE, area_under_curve, gdp_estimate, one_run_epsilon, one_run_p_value
 from dperm.privacy import Certificate, Event, Relation
 from dperm.privacy import delta as profile
-from dperm.privacy.gaussian import gaussian_mu
+from dperm.privacy.accountants.gaussian import gaussian_mu
 
 _EPSILONS = np.linspace(0.0, 1.0, 33) ** 1.5
 

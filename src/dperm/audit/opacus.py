@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dperm import _validate as check
+from dperm.audit.canary_statistics import Watched, judge
 from dperm.audit.result import VERDICT_CONFIDENCE, AuditResult
-from dperm.audit.watching import Watched, judge
 from dperm.privacy import Gaussian, PoissonSampled, Relation, SelfComposed
 
 if TYPE_CHECKING:

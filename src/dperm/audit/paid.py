@@ -10,8 +10,8 @@ import numpy as np
 from dperm.audit.noise import Finding
 from dperm.audit.recording import DrawRecord, Recording
 from dperm.privacy import Composed, Event, SelfComposed
+from dperm.privacy.accountants.privacy_filters import BudgetExceeded, filter_of
 from dperm.privacy.events import Disjoint, Paid, chosen_on_the_way, leaves
-from dperm.privacy.filters import BudgetExceeded, filter_of
 from dperm.release.draws import Draw
 
 

@@ -10,7 +10,7 @@ from array_api_compat import array_namespace, device, is_array_api_obj, to_devic
 from numpy.typing import NDArray
 
 from dperm._types import Array
-from dperm.gradient.foreign import is_stranger
+from dperm.gradient.third_party_parts import is_stranger
 from dperm.influence import LinearInfluence
 from dperm.mechanisms import Mechanism
 from dperm.mechanisms.extremes import Extreme, opposites

@@ -19,7 +19,7 @@ from scipy.special import bdtr, betaincinv, ndtri
 from dperm import _validate as check
 from dperm._types import Array
 from dperm.privacy import Event, delta
-from dperm.privacy.gaussian import gaussian_epsilon
+from dperm.privacy.accountants.gaussian import gaussian_epsilon
 
 _GRID = 65  # values of ε at which a trade-off curve is bounded: a coarser grid refutes less, never more
 _CANDIDATES = 400  # thresholds that are looked at

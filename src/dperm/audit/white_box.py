@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm._types import Array
 from dperm.audit.canaries import CanaryObjective, with_canaries
+from dperm.audit.canary_statistics import Watched, judge
 from dperm.audit.one_run import guess, guesses_for
 from dperm.audit.outputs import unlogged
 from dperm.audit.result import VERDICT_CONFIDENCE, AuditResult
 from dperm.audit.training import open_for
-from dperm.audit.watching import Watched, judge
 from dperm.gradient import Policy, descend
 from dperm.gradient.policy import BatchSource, runs_by_parts
 from dperm.objectives.per_example import Objective

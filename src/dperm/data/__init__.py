@@ -1,15 +1,15 @@
 """Data: tables through public schemas, named sets, and images."""
 
-from dperm.data.columns import TargetRange
 from dperm.data.dataset import Dataset
-from dperm.data.finding import find
-from dperm.data.images import Images, load_images
-from dperm.data.proposing import confirmed, propose
+from dperm.data.named.images import Images, load_images
+from dperm.data.named.named_sets import load, named, schema_of
+from dperm.data.named.reviews import Reviews, hashed_words, load_reviews
 from dperm.data.read import read_dataset, read_frame
-from dperm.data.registry import load, named, schema_of
-from dperm.data.reviews import Reviews, hashed_words, load_reviews
-from dperm.data.schema import Column, Schema, SchemaError
-from dperm.data.streaming import read_stream
+from dperm.data.readers.streaming import read_stream
+from dperm.data.schema.columns import TargetRange
+from dperm.data.schema.schema import Column, Schema, SchemaError
+from dperm.data.schema_search.private_search import find
+from dperm.data.schema_search.proposing import confirmed, propose
 from dperm.data.untrusted_files import DataError
 
 __all__ = [

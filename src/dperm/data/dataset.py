@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm._column import column
-from dperm.data.columns import TargetRange
 from dperm.data.frames import as_frame
-from dperm.data.schema import Schema, SchemaError
+from dperm.data.schema.columns import TargetRange
+from dperm.data.schema.schema import Schema, SchemaError
 from dperm.data.survey import Survey
 from dperm.data.untrusted_files import DataError
-from dperm.privacy import Certificate, statements
+from dperm.privacy import Certificate
+from dperm.privacy.certificates import assumptions as statements
 from dperm.release.ledger import only_claimed
 
 

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dperm._memory import free_memory
-from dperm.data.arrays import admit_table, arrays_of_archive, is_floating
-from dperm.data.columns import TargetRange
 from dperm.data.dataset import Dataset
-from dperm.data.decode import read_bytes
 from dperm.data.frames import as_frame
-from dperm.data.proposing import propose
-from dperm.data.schema import Schema, SchemaError
-from dperm.data.sheets import read_sheet
-from dperm.data.streaming import IN_PARTS, StoredTable, fits_memory, is_first_feather, read_in_parts
+from dperm.data.readers.arrays import admit_table, arrays_of_archive, is_floating
+from dperm.data.readers.decoding import read_bytes
+from dperm.data.readers.streaming import IN_PARTS, StoredTable, fits_memory, is_first_feather, read_in_parts
+from dperm.data.readers.text import marks_of, read_text
+from dperm.data.readers.unpacked_size import entry_bytes
+from dperm.data.readers.workbooks import read_sheet
+from dperm.data.schema.columns import TargetRange
+from dperm.data.schema.schema import Schema, SchemaError
+from dperm.data.schema_search.proposing import propose
 from dperm.data.survey import Survey
-from dperm.data.text import marks_of, read_text
-from dperm.data.unpacked import entry_bytes
 from dperm.data.untrusted_files import DataError, Limits, parsing
 
 if TYPE_CHECKING:

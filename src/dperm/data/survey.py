@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dperm.data.entries import as_numbers, texts
 from dperm.data.frames import as_frame
-from dperm.data.schema import Schema, SchemaError
+from dperm.data.schema.entries import as_numbers, texts
+from dperm.data.schema.schema import Schema, SchemaError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,7 +24,6 @@ from dperm._remind import remind_of_budget, remind_of_delta, remind_of_persons, 
 from dperm._types import Array
 from dperm.distributed import PartedTable, parted_table
 from dperm.distributed.table import refuse_dask
-from dperm.estimators.around import of_stranger, remind_of_what_looks
 from dperm.estimators.records import (
     admit_class_weight,
     admit_records,
@@ -34,6 +33,7 @@ from dperm.estimators.records import (
     weight_assumptions,
     weights_by_class,
 )
+from dperm.estimators.unsupported_wrappers import of_stranger, remind_of_what_looks
 from dperm.mechanisms import Mechanism, Method, Release, method_of
 from dperm.objectives import LinearObjective, Loss, PartedRecords, Records, Task, Weighted
 from dperm.objectives.grouped import admit_person_rows, numbered

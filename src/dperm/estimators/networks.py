@@ -20,9 +20,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dperm import _validate as check
 from dperm._types import Array
 from dperm.distributed.table import refuse_dask
-from dperm.estimators.around import of_stranger, remind_of_what_looks
 from dperm.estimators.base import TakesMethod, admit_groups, all_or_nothing
 from dperm.estimators.records import admit_labels, admit_records, beside, same_rows
+from dperm.estimators.unsupported_wrappers import of_stranger, remind_of_what_looks
 from dperm.gradient import Policy
 from dperm.gradient.recipes import budgeted_recipe, dp_sgd, dpis, full_batch_descent
 from dperm.mechanisms import Gradient, Method, method_of

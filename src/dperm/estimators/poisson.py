@@ -19,7 +19,7 @@ from dperm.mechanisms import Method
 from dperm.objectives import LinearObjective, Loss
 from dperm.objectives.poisson import PoissonLoss
 from dperm.privacy import Assumption, Risk
-from dperm.privacy.statements import clipped_counts
+from dperm.privacy.certificates.assumptions import clipped_counts
 
 _LEAST_MEAN = 1e-300  # of an expected count: deviances ask for more than 0
 

@@ -19,7 +19,7 @@ from dperm.mechanisms import Method
 from dperm.objectives import LinearObjective, Loss
 from dperm.objectives.quantile import QuantileLoss
 from dperm.privacy import Assumption, Risk
-from dperm.privacy.statements import clipped_targets
+from dperm.privacy.certificates.assumptions import clipped_targets
 
 
 class DPQuantileRegressor(RegressorMixin, PrivateLinearModel):

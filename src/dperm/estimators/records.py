@@ -17,7 +17,8 @@ from dperm import _validate as check
 from dperm._column import agreement, column, refuse_masked, refuse_other_than_numbers
 from dperm._types import Array
 from dperm.distributed.table import refuse_dask
-from dperm.privacy import Assumption, statements
+from dperm.privacy import Assumption
+from dperm.privacy.certificates import assumptions as statements
 
 
 def admit_records(

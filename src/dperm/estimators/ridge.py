@@ -20,7 +20,7 @@ from dperm.estimators.scores import share_explained, squared_divergence
 from dperm.mechanisms import Coordinate, FrankWolfe, Method
 from dperm.objectives import LinearObjective, Loss, Squared
 from dperm.privacy import Assumption, Risk
-from dperm.privacy.statements import clipped_targets
+from dperm.privacy.certificates.assumptions import clipped_targets
 
 _USUAL_RADIUS = 5.0
 

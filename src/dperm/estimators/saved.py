@@ -26,7 +26,7 @@ from dperm.mechanisms import Method, method_from_dict
 from dperm.mechanisms.method import FOREIGN
 from dperm.objectives import LinearObjective, Roughness
 from dperm.privacy import Certificate, Risk
-from dperm.privacy.signing import SigningKey, check_signature, digest_of, sign
+from dperm.privacy.certificates.signing import SigningKey, check_signature, digest_of, sign
 
 Model = PrivateLinearModel | PrivateNetworkClassifier
 

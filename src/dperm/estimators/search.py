@@ -16,15 +16,15 @@ from sklearn.utils.validation import check_is_fitted
 from dperm import _validate as check
 from dperm._remind import remind_of_budget
 from dperm.distributed import parted_table
-from dperm.estimators.around import of_stranger
 from dperm.estimators.base import PrivateLinearModel, all_or_nothing
 from dperm.estimators.records import HeldOut
+from dperm.estimators.unsupported_wrappers import of_stranger
 from dperm.mechanisms import Mechanism
 from dperm.objectives import LinearObjective
 from dperm.privacy import Assumption, Certificate, Composed, Event, Provenance, PureDP, Relation, Risk, calibrate
+from dperm.privacy.accountants.gaussian import gaussian_epsilon, gaussian_mu
+from dperm.privacy.adaptive.private_selection import BestOfTries, Law, budget_of_a_try, share_within
 from dperm.privacy.events import Gaussian, SelfComposed
-from dperm.privacy.gaussian import gaussian_epsilon, gaussian_mu
-from dperm.privacy.selection import BestOfTries, Law, budget_of_a_try, share_within
 from dperm.release import Channel, SpendLog, best_of_tries, spend_log
 from dperm.release.selection import certificate_of_search, set_aside
 

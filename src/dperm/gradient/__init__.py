@@ -2,11 +2,11 @@
 
 from dperm.gradient.bounding import AdaptiveClip, Bounding, Clip, Normalise, PerLayer, Unit
 from dperm.gradient.importance import AdaptiveNorm, ImportanceEpoch, ImportanceGradients, ImportancePlan
-from dperm.gradient.individual import IndividualGradients, IndividualPlan
+from dperm.gradient.individual_accounting import IndividualGradients, IndividualPlan
 from dperm.gradient.pidp import PidpPlan
 from dperm.gradient.plan import Constant, ExponentialDecay, NoiseSchedule, NoisyGradients, Plan
 from dperm.gradient.policy import Gradients, Policy, descend, descend_by
-from dperm.gradient.post import Identity, LaplacianSmoothing, Post, UnitAtLeast
+from dperm.gradient.post_processing import Identity, LaplacianSmoothing, Post, UnitAtLeast
 from dperm.gradient.published_normalised import PublishedNormalisedPlan
 from dperm.gradient.query import GradientDifference, PerExampleGradient, Query
 from dperm.gradient.sampling import BallsAndBins, FixedSize, FullBatch, Poisson, PoissonRows, PoissonUpTo, Sampler

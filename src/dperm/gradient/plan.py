@@ -13,7 +13,7 @@ from dperm import _validate as check
 from dperm._family import states
 from dperm.gradient.bounding import Bounding
 from dperm.gradient.policy import Gradients, Policy
-from dperm.gradient.post import Identity, Post
+from dperm.gradient.post_processing import Identity, Post
 from dperm.gradient.query import PerExampleGradient, Query
 from dperm.gradient.sampling import Sampler
 from dperm.gradient.update import Update

@@ -9,7 +9,7 @@ from typing import Any
 from dperm import _validate as check
 from dperm.gradient.bounding import Clip
 from dperm.gradient.policy import Gradients, Policy
-from dperm.gradient.post import UnitAtLeast
+from dperm.gradient.post_processing import UnitAtLeast
 from dperm.gradient.query import PerExampleGradient
 from dperm.gradient.update import Update
 from dperm.privacy.events import Composed, Event, Gaussian, Relation, SelfComposed, Unsupported

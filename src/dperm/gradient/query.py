@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dperm.objectives.per_example import Objective, Pass
-from dperm.privacy.statements import RELEASED_ANCHOR, Assumption
+from dperm.privacy.certificates.assumptions import RELEASED_ANCHOR, Assumption
 
 
 @dataclass(frozen=True)

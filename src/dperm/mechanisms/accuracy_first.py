@@ -4,7 +4,7 @@ Release k is the minimiser with Gaussian noise of its own, and what is used is t
 precisions: a Brownian path in 1/time, of which earlier points cost nothing beside later ones (Whitehouse, Wu, Ramdas, Rogers
 2022, after Ligett, Neel, Roth, Waggoner, Wu 2017). With δ = 0 the noise is that of pure output perturbation, and falls the same
 way. The whole path is charged before the first release. What was spent when it stopped is stated beside it, ex post:
-`dperm.privacy.ex_post`.
+`dperm.privacy.adaptive.ex_post`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scipy.sparse import issparse
 from dperm import _validate as check
 from dperm._column import column
 from dperm._types import Array
-from dperm.gradient.foreign import is_stranger
+from dperm.gradient.third_party_parts import is_stranger
 from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.extremes import Extreme, steep
 from dperm.mechanisms.method import Method
@@ -31,17 +31,8 @@ from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.tuning import output_strong_convexity
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.weighted import weights_apart
-from dperm.privacy import (
-    AboveThreshold,
-    Assumption,
-    Certificate,
-    Event,
-    ExPost,
-    PureDP,
-    Relation,
-    statements,
-    stopping_path,
-)
+from dperm.privacy import AboveThreshold, Assumption, Certificate, Event, ExPost, PureDP, Relation, stopping_path
+from dperm.privacy.certificates import assumptions as statements
 from dperm.release import Channel
 from dperm.release.grid import Grid, admit_noise
 from dperm.release.threshold import ThresholdTest

@@ -13,10 +13,11 @@ import numpy as np
 from dperm import _validate as check
 from dperm._family import ours, states
 from dperm._types import Array
-from dperm.gradient.foreign import is_stranger
+from dperm.gradient.third_party_parts import is_stranger
 from dperm.mechanisms.extremes import Extreme, every_place, some_places
 from dperm.objectives import LinearObjective, PartedRecords, PublicFacts, Records
-from dperm.privacy import Assumption, Certificate, Event, Provenance, statements
+from dperm.privacy import Assumption, Certificate, Event, Provenance
+from dperm.privacy.certificates import assumptions as statements
 from dperm.release import Channel
 from dperm.release.grid import admit_noise
 

@@ -15,7 +15,8 @@ from dperm._types import Array
 from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.extremes import Extreme
 from dperm.objectives import LinearObjective, PublicFacts, Records
-from dperm.privacy import Assumption, Relation, statements
+from dperm.privacy import Assumption, Relation
+from dperm.privacy.certificates import assumptions as statements
 from dperm.privacy.events import Disjoint
 from dperm.release import Channel
 

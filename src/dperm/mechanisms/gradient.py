@@ -12,16 +12,17 @@ from dperm import _validate as check
 from dperm._family import states
 from dperm._types import Array
 from dperm.gradient import IndividualPlan, LaplacianSmoothing, Plan, Policy, descend_by
-from dperm.gradient.foreign import foreign_parts
 from dperm.gradient.importance import admit_batch
 from dperm.gradient.policy import runs_by_parts
+from dperm.gradient.third_party_parts import foreign_parts
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.extremes import Extreme, beside_others_alike, every_place, some_places
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.noisy_size import NoisySize
 from dperm.mechanisms.tuning import gradient_plan, importance_plan
 from dperm.objectives import LinearObjective, PublicFacts, Records, Task
-from dperm.privacy import Assumption, Event, FilteredRdp, calibrate, epsilon, rdp_budget, statements
+from dperm.privacy import Assumption, Event, FilteredRdp, calibrate, epsilon, rdp_budget
+from dperm.privacy.certificates import assumptions as statements
 from dperm.release import Channel
 
 

@@ -22,7 +22,7 @@ from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.noisy_size import NoisySize
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Composed, Event, ExponentialMechanism, Gaussian, PureDP, SelfComposed, calibrate
-from dperm.privacy.gaussian import gaussian_mu
+from dperm.privacy.accountants.gaussian import gaussian_mu
 from dperm.release import Channel
 
 _REACH = 2.0**28  # scores, in sensitivities: their rounding is far below one

@@ -24,7 +24,7 @@ from dperm.mechanisms.tuning import TYPICAL_NORM
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.constraints import project_l2_ball
 from dperm.privacy import Event, HiddenIterates, RandomStop, Relation, SelfComposed, calibrate
-from dperm.privacy.gaussian import gaussian_mu
+from dperm.privacy.accountants.gaussian import gaussian_mu
 from dperm.release import Channel
 
 _UNIT = 2.0**-53

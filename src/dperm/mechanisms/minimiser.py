@@ -13,7 +13,7 @@ import numpy as np
 
 from dperm._random import NORMAL_ERROR
 from dperm.objectives import LinearObjective, PublicFacts, Records, RegularisedSum
-from dperm.privacy.objective_perturbation import LONGER
+from dperm.privacy.accountants.objective_perturbation import LONGER
 from dperm.solvers import MOST_EVALUATIONS, Solution, approach, descend, minimise_many, most_steps
 
 _ROUNDING = 2.0**-53

@@ -18,18 +18,9 @@ from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.tuning import USUAL_MARGIN, objective_strong_convexity, with_margin, with_roughness
 from dperm.objectives import LinearObjective, Logistic, PublicFacts, Records, RegularisedSum, Task
-from dperm.privacy import (
-    Assumption,
-    Composed,
-    Event,
-    Gaussian,
-    ObjectivePerturbationEvent,
-    Relation,
-    SelfComposed,
-    calibrate,
-    statements,
-)
-from dperm.privacy.gaussian import gaussian_mu
+from dperm.privacy import Assumption, Composed, Event, Gaussian, ObjectivePerturbationEvent, Relation, SelfComposed, calibrate
+from dperm.privacy.accountants.gaussian import gaussian_mu
+from dperm.privacy.certificates import assumptions as statements
 from dperm.release import Channel
 
 Calibration = Literal["sharp", "generic", "kifer"]

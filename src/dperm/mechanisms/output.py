@@ -17,7 +17,8 @@ from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.noisy_size import NoisySize
 from dperm.mechanisms.tuning import output_strong_convexity, with_roughness
 from dperm.objectives import LinearObjective, PublicFacts, Records, Task
-from dperm.privacy import Assumption, Composed, Event, Gaussian, PureDP, Relation, SelfComposed, calibrate, statements
+from dperm.privacy import Assumption, Composed, Event, Gaussian, PureDP, Relation, SelfComposed, calibrate
+from dperm.privacy.certificates import assumptions as statements
 from dperm.release import Channel
 
 

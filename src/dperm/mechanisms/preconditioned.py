@@ -26,7 +26,7 @@ from dperm.objectives import Batch, LinearObjective, PublicFacts, Records, Squar
 from dperm.objectives.parts import exact_total
 from dperm.objectives.sums import exact_sum
 from dperm.privacy import Composed, Event, Gaussian, Relation, SelfComposed, calibrate
-from dperm.privacy.gaussian import gaussian_mu
+from dperm.privacy.accountants.gaussian import gaussian_mu
 from dperm.release import Channel
 from dperm.release.grid import Grid, power_below
 

@@ -19,7 +19,7 @@ from dperm.gradient.recipes import dp_sgd, dpis, full_batch_descent
 from dperm.mechanisms.base import Budget
 from dperm.objectives import LinearObjective, Logistic, PublicFacts, Roughness, Task
 from dperm.privacy import FilteredRdp
-from dperm.privacy.gaussian import gaussian_mu
+from dperm.privacy.accountants.gaussian import gaussian_mu
 
 TYPICAL_NORM = 40.0
 _PER_TARGET = 4.0  # of a regression's, in place of it, for each unit of the bound on targets

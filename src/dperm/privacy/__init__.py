@@ -3,9 +3,15 @@
 Knows nothing of models or data. All logarithms are natural, every ε and δ is an upper bound.
 """
 
-from dperm.privacy.accounting import delta, epsilon
-from dperm.privacy.calibration import calibrate, calibrate_steps
-from dperm.privacy.certificate import Certificate
+from dperm.privacy.accountants.accounting import delta, epsilon
+from dperm.privacy.accountants.calibration import calibrate, calibrate_steps
+from dperm.privacy.accountants.privacy_filters import BudgetExceeded, ProfileFilter, RdpFilter, privacy_profile, rdp_budget
+from dperm.privacy.accountants.risk import Risk
+from dperm.privacy.adaptive.ex_post import ExPost, robbins_epsilon, stopping_delta, stopping_epsilons, stopping_path
+from dperm.privacy.adaptive.individual_accounting import affordable_steps, individual_epsilons
+from dperm.privacy.adaptive.private_selection import BestOfTries, budget_of_a_try, selection_epsilon
+from dperm.privacy.certificates.assumptions import Assumption, Provenance
+from dperm.privacy.certificates.certificate import Certificate
 from dperm.privacy.events import (
     AboveThreshold,
     ApproximateDP,
@@ -32,12 +38,6 @@ from dperm.privacy.events import (
     Unsupported,
     UnsupportedEventError,
 )
-from dperm.privacy.ex_post import ExPost, robbins_epsilon, stopping_delta, stopping_epsilons, stopping_path
-from dperm.privacy.filters import BudgetExceeded, ProfileFilter, RdpFilter, privacy_profile, rdp_budget
-from dperm.privacy.individual import affordable_steps, individual_epsilons
-from dperm.privacy.risk import Risk
-from dperm.privacy.selection import BestOfTries, budget_of_a_try, selection_epsilon
-from dperm.privacy.statements import Assumption, Provenance
 
 __all__ = [
     "AboveThreshold",

@@ -27,6 +27,8 @@ from dperm import _validate as check
 from dperm._family import ours
 from dperm._random import Randomness
 from dperm._types import Array
+from dperm.privacy.accountants.privacy_filters import Filter, Price, ProfileFilter, filter_of
+from dperm.privacy.certificates.assumptions import Provenance
 from dperm.privacy.events import (
     Disjoint,
     Event,
@@ -37,8 +39,6 @@ from dperm.privacy.events import (
     leaves,
     relation_of,
 )
-from dperm.privacy.filters import Filter, Price, ProfileFilter, filter_of
-from dperm.privacy.statements import Provenance
 from dperm.release.coins import Coin
 from dperm.release.draws import Draw, Indices
 from dperm.release.foreseen import stop_where_foreseen

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dperm._random import Randomness
-from dperm.privacy import Certificate, Event, Provenance, statements
-from dperm.privacy.selection import BestOfTries
+from dperm.privacy import Certificate, Event, Provenance
+from dperm.privacy.adaptive.private_selection import BestOfTries
+from dperm.privacy.certificates import assumptions as statements
 from dperm.release.ledger import SpendLog, thrown_away
 
 T = TypeVar("T")

@@ -1,9 +1,9 @@
 """Runs that first release the number of records, with noise, and choose the rest by what was released.
 
 Where nothing else holds the rest, it is held to a privacy profile that was fixed before: composition is then as exact as for
-events that are known, whatever size was released (`dperm.privacy.filters`, `ProfileFilter`). The profile is the largest of those
-of runs for a few sizes, each of which alone would spend the budget, so that runs for other sizes need hardly more noise than if
-nothing held them to it.
+events that are known, whatever size was released (`ProfileFilter` of `dperm.privacy.accountants.privacy_filters`). The profile
+is the largest of those of runs for a few sizes, each of which alone would spend the budget, so that runs for other sizes need
+hardly more noise than if nothing held them to it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm.privacy.accounting import best_epsilon
-from dperm.privacy.calibration import calibrate, calibrate_below
+from dperm.privacy.accountants.accounting import best_epsilon
+from dperm.privacy.accountants.calibration import calibrate, calibrate_below
+from dperm.privacy.accountants.gaussian import gaussian_epsilon
+from dperm.privacy.accountants.privacy_filters import privacy_profile
 from dperm.privacy.events import Composed, Event, FilteredRdp, Gaussian, PrivacyProfile, PureDP, Relation, chosen_on_the_way
-from dperm.privacy.filters import privacy_profile
-from dperm.privacy.gaussian import gaussian_epsilon
 from dperm.release.channel import Channel
 
 _SIZE_SHARE = 0.05  # of ε, for the number of records

@@ -10,8 +10,8 @@ import numpy as np
 
 from dperm._random import NoiseStream, Randomness
 from dperm._types import Array
+from dperm.privacy.certificates.assumptions import EXACT_NOISE, Provenance
 from dperm.privacy.events import Event
-from dperm.privacy.statements import EXACT_NOISE, Provenance
 from dperm.release.coins import Coin, Coins, coins_of
 from dperm.release.draws import Draw, Indices
 
@@ -69,7 +69,7 @@ class Source(ABC):
         raise NotImplementedError(f"{type(self).__name__} has no noise that stays behind the door: nothing is compared with it.")
 
     def hidden(self, query: Array, sensitivity: float, std: float) -> Array:
-        """`query` (p,) plus N(0, std²) noise, neither rounded, of a step that does not leave: `dperm.privacy.last_iterate`."""
+        """`query` (p,) plus N(0, std²) noise, neither rounded, of a step that does not leave: `dperm.privacy.events.hidden`."""
         raise NotImplementedError(f"{type(self).__name__} has no noise for steps that are hidden.")
 
     def falling(self, query: Array, sensitivity: float, epsilons: Sequence[float], step: float) -> Array:

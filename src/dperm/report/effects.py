@@ -9,8 +9,8 @@ import numpy as np
 
 from dperm._types import Array
 from dperm.data import Column, Schema
-from dperm.data.columns import OTHER, Encoding
-from dperm.data.pairs import Pair
+from dperm.data.schema.column_pairs import Pair
+from dperm.data.schema.columns import OTHER, Encoding
 from dperm.objectives import Logistic
 from dperm.report.figures import effects_figure
 from dperm.report.page import environment, machine

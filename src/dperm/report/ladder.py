@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dperm.privacy import Relation
-from dperm.privacy.closed_forms import Rung, ladder
+from dperm.privacy.accountants.closed_forms import Rung, ladder
 from dperm.report.figures import ladder_figure
 from dperm.report.page import environment, machine
 

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm._column import column
 from dperm._types import Array
-from dperm.data.columns import checked_range
+from dperm.data.schema.columns import checked_range
 from dperm.objectives.grouped import numbered
-from dperm.privacy import Assumption, Certificate, Event, Gaussian, Relation, calibrate, statements
+from dperm.privacy import Assumption, Certificate, Event, Gaussian, Relation, calibrate
+from dperm.privacy.certificates import assumptions as statements
 from dperm.release import Channel
 from dperm.report.judging import Judgement
 

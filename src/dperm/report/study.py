@@ -26,8 +26,8 @@ from dperm.mechanisms import Budget, Mechanism, Objective
 from dperm.objectives import LinearObjective, Logistic, Records, RegularisedSum, Squared, Task
 from dperm.privacy import Certificate, Provenance, Relation
 from dperm.privacy import epsilon as event_epsilon
-from dperm.privacy.signing import digest_of
-from dperm.privacy.statements import EXACT_NOISE
+from dperm.privacy.certificates.assumptions import EXACT_NOISE
+from dperm.privacy.certificates.signing import digest_of
 from dperm.release import Channel
 from dperm.report.candidates import CANDIDATES, USUAL
 from dperm.report.kept import KeptResults, append_record

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dperm._json import on_one_line
-from dperm.privacy.closed_forms import Rung
+from dperm.privacy.accountants.closed_forms import Rung
 from dperm.report.bounds import BoundRow
 from dperm.report.candidates import CANDIDATES
 from dperm.report.choosing import Level

@@ -20,8 +20,8 @@ from dperm.mechanisms.objective import Calibration
 from dperm.mechanisms.tuning import TYPICAL_NORM
 from dperm.objectives import PublicFacts
 from dperm.privacy import ObjectivePerturbationEvent
-from dperm.privacy.gaussian import gaussian_mu
-from dperm.privacy.objective_perturbation import delta
+from dperm.privacy.accountants.gaussian import gaussian_mu
+from dperm.privacy.accountants.objective_perturbation import delta
 
 _DEGREES = (16, 32, 64, 128)
 _SMOOTH = 1e-7  # of the largest coefficient: where a series counts as complete

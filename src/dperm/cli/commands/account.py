@@ -36,7 +36,7 @@ def account(
     from dperm import _validate as check
     from dperm._rounding import upward
     from dperm.privacy import Gaussian, PoissonSampled, SelfComposed
-    from dperm.privacy.accounting import best_epsilon
+    from dperm.privacy.accountants.accounting import best_epsilon
     from dperm.privacy.events import relation_of
 
     if (event is not None) + (noise is not None) + log != 1:
@@ -80,7 +80,7 @@ def account(
 def _compare(noise: float, rate: float, steps: int, delta: float, relation: str, output: Path | None, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from dperm.privacy.closed_forms import ladder
+    from dperm.privacy.accountants.closed_forms import ladder
     from dperm.report.summary import ladder_table
 
     page = None if output is None else reserved(output)

@@ -70,7 +70,7 @@ def create(
       dperm budget create stays --epsilon 2 --plan releases.json
       dperm budget create stays --epsilon 4 --sign-key owner.pem
     """
-    from dperm.privacy.signing import SigningKey, public_key
+    from dperm.privacy.certificates.signing import SigningKey, public_key
     from dperm.release import SpendLog
     from dperm.release.ledger import Budget
 
@@ -218,7 +218,7 @@ def head(
 ) -> None:
     """Write down how many entries the log has and the hash that all of them lead to. Kept elsewhere, it shows later whether one
     was changed or taken out."""
-    from dperm.privacy.signing import digest_of, sign
+    from dperm.privacy.certificates.signing import digest_of, sign
     from dperm.release import SpendLog
 
     file = reserved(output)
@@ -239,7 +239,7 @@ def verify(
 ) -> None:
     """Follow the chain through all entries: is any changed or gone, since an earlier head, since the log was last used from here,
     or at all?"""
-    from dperm.privacy.signing import check_signature, digest_of
+    from dperm.privacy.certificates.signing import check_signature, digest_of
     from dperm.release import SpendLog
     from dperm.release.ledger.log import NOT_REMEMBERED
 
@@ -286,7 +286,7 @@ def correct_time(
     ] = None,
 ) -> None:
     """Set the time of the log back to what the clocks say, after an entry by a clock that was ahead let budgets expire."""
-    from dperm.privacy.signing import SigningKey
+    from dperm.privacy.certificates.signing import SigningKey
     from dperm.release import SpendLog
 
     log = SpendLog.current()

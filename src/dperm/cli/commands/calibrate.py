@@ -47,8 +47,8 @@ def calibrate(
     """
     from dperm.privacy import Gaussian, PoissonSampled, Risk, SelfComposed
     from dperm.privacy import calibrate as least_noise
-    from dperm.privacy.accounting import best_epsilon
-    from dperm.privacy.calibration import calibrate_steps
+    from dperm.privacy.accountants.accounting import best_epsilon
+    from dperm.privacy.accountants.calibration import calibrate_steps
 
     kind = stated_relation(relation)
     budget = stated_budget(

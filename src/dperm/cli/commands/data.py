@@ -79,8 +79,8 @@ def propose(
     """
     from dperm import data
     from dperm._validate import choice
-    from dperm.data.schema_file import EDITOR_FILE, editor_file
-    from dperm.data.streaming import stored_in_parts
+    from dperm.data.readers.streaming import stored_in_parts
+    from dperm.data.schema.schema_file import EDITOR_FILE, editor_file
 
     name = source.name.split(".")[0]
     output = output or source.with_name(f"{name}.schema.json")

@@ -67,7 +67,7 @@ def evaluate(
     from dperm import data
     from dperm._rounding import upward
     from dperm._validate import choice
-    from dperm.data.entries import texts
+    from dperm.data.schema.entries import texts
     from dperm.estimators import model_from_json
 
     choice("--test-data", test_data, _MODES)

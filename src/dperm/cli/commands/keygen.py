@@ -24,7 +24,7 @@ def keygen(
       dperm keygen signer.pem
       dperm keygen owner.pem --passphrase
     """
-    from dperm.privacy.signing import asked_passphrase, make_key
+    from dperm.privacy.certificates.signing import asked_passphrase, make_key
 
     public = make_key(path, asked_passphrase(path, new=True) if passphrase else None)
     say(f"Private key in {path}: keep it to yourself. Public key in {public}: give it to whoever checks models.")

@@ -33,7 +33,7 @@ def registry(
     Examples:
       dperm registry model.json --name "Income model" --curator "Statistics Office" --intended-use research --region Europe
     """
-    from dperm.report.registry import Deployment, registry_entry
+    from dperm.report.deployment_registry import Deployment, registry_entry
 
     refuse_same(model, output)
     entry = reserved(output)

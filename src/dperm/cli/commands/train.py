@@ -106,8 +106,8 @@ def train(
     from dperm.estimators import model_to_json
     from dperm.mechanisms import known_methods
     from dperm.mechanisms.gradient import SAMPLINGS
-    from dperm.privacy.signing import SigningError, SigningKey
-    from dperm.privacy.statements import labels
+    from dperm.privacy.certificates.assumptions import labels
+    from dperm.privacy.certificates.signing import SigningError, SigningKey
 
     kind = KINDS[choice("--model", model, KINDS)]
     choice("--mechanism", mechanism, known_methods())
@@ -210,7 +210,7 @@ def train(
             except (OSError, ValueError) as error:  # the other parts' models are written all the same
                 lost.append(str(error))
         if page is not None:
-            from dperm.report.individual import Spending, spending_page
+            from dperm.report.spending_page import Spending, spending_page
 
             found = Spending.of(fitted.private_trace_[0]["spent_by_record"], fitted.certificate_)
             try:

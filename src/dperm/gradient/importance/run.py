@@ -17,8 +17,8 @@ from dperm.gradient.policy import Gradients
 from dperm.gradient.sampling import Poisson
 from dperm.objectives.per_example import Pass
 from dperm.objectives.sums import RunningSum, exact_sum
+from dperm.privacy.accountants.privacy_filters import BudgetExceeded
 from dperm.privacy.events import Event, Gaussian, PoissonSampled, Relation, SelfComposed
-from dperm.privacy.filters import BudgetExceeded
 
 Indices = NDArray[np.intp]
 

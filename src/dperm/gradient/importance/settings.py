@@ -15,10 +15,10 @@ from typing import Any
 from dperm import _validate as check
 from dperm.gradient.importance.spending import ByProfile, ByRenyi, Schedule, Spending
 from dperm.gradient.policy import Policy
-from dperm.gradient.post import Identity, Post
+from dperm.gradient.post_processing import Identity, Post
 from dperm.gradient.update import Update
+from dperm.privacy.accountants.privacy_filters import Filter
 from dperm.privacy.events import FilteredRdp, PrivacyProfile, Relation
-from dperm.privacy.filters import Filter
 
 #: No record is ever drawn with a larger probability: K̃ is kept above bC ÷ this.
 LARGEST_RATE = 0.8

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from scipy.optimize import brentq
 from scipy.special import ndtri
 
-from dperm.privacy.calibration import calibrate_below
+from dperm.privacy.accountants.calibration import calibrate_below
+from dperm.privacy.accountants.privacy_filters import BudgetExceeded, Filter, ProfileFilter, RdpFilter
 from dperm.privacy.events import Composed, Event, FilteredRdp, Gaussian, PoissonSampled, PrivacyProfile, SelfComposed, leaves
-from dperm.privacy.filters import BudgetExceeded, Filter, ProfileFilter, RdpFilter
 
 _WORST_CASE_SHARE = 0.8
 _SIZE_SHARE = 0.01  # of the budget, for N, where its noise is not stated

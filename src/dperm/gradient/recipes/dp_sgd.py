@@ -9,7 +9,7 @@ from typing import Any
 from dperm import _validate as check
 from dperm.gradient.bounding import Bounding, Clip
 from dperm.gradient.plan import Constant, ExponentialDecay, Plan
-from dperm.gradient.post import Identity, Post
+from dperm.gradient.post_processing import Identity, Post
 from dperm.gradient.recipes.recipe import recipe
 from dperm.gradient.sampling import BallsAndBins, FixedSize, Poisson, PoissonRows, PoissonUpTo, Sampler
 from dperm.gradient.update import SGD, Averaged, Update

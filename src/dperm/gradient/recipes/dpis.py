@@ -12,8 +12,10 @@ from dperm import _validate as check
 from dperm.gradient.importance import LARGEST_RATE, AdaptiveNorm, ImportancePlan, epoch_event, sum_noise_by_rule
 from dperm.gradient.recipes.recipe import budgeted_recipe
 from dperm.gradient.update import SGD, Averaged, Update
-from dperm.privacy.accounting import epsilon as best_epsilon
-from dperm.privacy.calibration import calibrate
+from dperm.privacy.accountants.accounting import epsilon as best_epsilon
+from dperm.privacy.accountants.calibration import calibrate
+from dperm.privacy.accountants.gaussian import gaussian_mu
+from dperm.privacy.accountants.privacy_filters import privacy_profile, rdp_budget
 from dperm.privacy.events import (
     Composed,
     Event,
@@ -23,8 +25,6 @@ from dperm.privacy.events import (
     SelfComposed,
     UnsupportedEventError,
 )
-from dperm.privacy.filters import privacy_profile, rdp_budget
-from dperm.privacy.gaussian import gaussian_mu
 
 #: K ÷ (N·C) at the start of training, and about where it falls to: a Rényi filter's order is to suit both.
 _RATIOS = (1.0, 0.2)

@@ -7,7 +7,7 @@ import math
 from dperm import _validate as check
 from dperm.gradient.bounding import Bounding, Clip
 from dperm.gradient.plan import Constant, Plan
-from dperm.gradient.post import Identity, Post
+from dperm.gradient.post_processing import Identity, Post
 from dperm.gradient.recipes.recipe import recipe
 from dperm.gradient.sampling import FullBatch
 from dperm.gradient.update import SGD, Averaged, Update

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from dperm import _validate as check
-from dperm.gradient.individual import IndividualPlan
-from dperm.gradient.post import Identity, Post
+from dperm.gradient.individual_accounting import IndividualPlan
+from dperm.gradient.post_processing import Identity, Post
 from dperm.gradient.recipes.recipe import recipe
 from dperm.gradient.update import SGD, Averaged, Update
 

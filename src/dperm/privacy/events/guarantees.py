@@ -73,7 +73,7 @@ class ApproximateDP(Event):
 @dataclass(frozen=True)
 class ExponentialMechanism(Event):
     """A mechanism whose log-probability ratios span a range of at most ε (Dong, Durfee, Rogers 2020). Copies may be chosen
-    adaptively: see `dperm.privacy.bounded_range`."""
+    adaptively: see `dperm.privacy.accountants.bounded_range`."""
 
     epsilon: float
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
@@ -90,7 +90,8 @@ class ExponentialMechanism(Event):
 @dataclass(frozen=True)
 class FilteredRdp(Event):
     """Releases chosen one after another, each by what the earlier ones gave, for as long as their Rényi divergences at `order`
-    sum to no more than `rdp_budget`: a privacy filter (Feldman & Zrnic 2021, Theorem 4.3). See `dperm.privacy.filters`."""
+    sum to no more than `rdp_budget`: a privacy filter (Feldman & Zrnic 2021, Theorem 4.3). See
+    `dperm.privacy.accountants.privacy_filters`."""
 
     on_the_way = True
 

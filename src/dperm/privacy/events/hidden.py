@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dperm import _validate as check
+from dperm._types import Array
 from dperm.privacy.events.event import Event, Paid, Relation, own_relation, plain_number
 from dperm.privacy.events.noise import Gaussian
-from dperm.privacy.last_iterate import hidden_shift
 
 
 @dataclass(frozen=True)
@@ -17,7 +22,7 @@ class HiddenIterates(Event):
 
     A record moves the step that uses it, once a pass, by at most 1/`noise_multiplier` standard deviations of each step's noise;
     steps bring iterates together by a factor of `contraction` ≤ 1, within a set of this `diameter`; `rounding` moves every step:
-    the last two in units of what a record moves. No more than one Gaussian: see `dperm.privacy.last_iterate`.
+    the last two in units of what a record moves. No more than one Gaussian: see `dperm.privacy.events.hidden`.
     """
 
     noise_multiplier: float
@@ -91,3 +96,60 @@ class RandomStop(Event):
     @property
     def accounting_cost(self) -> float:
         return 1 + self.steps / 25_000
+
+
+#: what rounding to a release's grid may add to the last step, in units of what a record moves, and more
+GRID = 2.0**-13
+_ROUNDED = 1 + 1e-9  # sums of doubles
+
+
+@functools.lru_cache(maxsize=256)
+def hidden_shift(batches: int, passes: int, contraction: float, diameter: float, rounding: float) -> float:
+    """s·μ of the theorem where a record moves the last step of each pass of `batches` by 1, and rounding each step."""
+    last = batches * passes
+    left = np.arange(last - 1, -1, -1, dtype=np.float64)  # steps after each
+    with np.errstate(under="ignore"):
+        decay = contraction**left
+    moves = np.full(last, rounding)
+    moves[batches - 1 :: batches] += 1
+    moves[-1] += GRID
+    limit = np.concatenate([[0.0], np.cumsum(decay * moves)])
+    width = np.concatenate([[0.0], np.cumsum(decay**2)])
+    # within a pass the limit is concave: its ends are what a convex curve meets
+    ends = np.arange(batches, last + 1, batches)
+    corners = np.unique(np.concatenate([ends, ends - 1]))
+    best = _string(width, limit, 0, corners)
+    # starts that lie before the end by so many passes: those between are hardly better
+    before = np.unique(np.geomspace(1, passes - 1, 60).round()) if passes > 1 else np.array([])
+    for start in (last - batches * before).astype(int).tolist():
+        with np.errstate(under="ignore"):
+            apart = diameter * contraction ** float(last - start)
+        if apart**2 < best * (width[-1] - width[start]):  # else even a straight string is longer
+            best = min(best, _string(width, limit - limit[start] + apart, start, corners[corners > start]))
+    return math.sqrt(best) * _ROUNDED
+
+
+def _string(width: Array, limit: Array, start: int, corners: NDArray[np.intp]) -> float:
+    """Σ (ΔP)²/ΔW of the greatest convex minorant from (width[start], 0) on."""
+    hull: list[tuple[float, float]] = [(float(width[start]), 0.0)]
+    for corner in corners.tolist():
+        point = (float(width[corner]), float(limit[corner]))
+        if point[0] <= hull[-1][0]:  # so many steps from the end that doubles hold no width: the curve stays where it is
+            continue
+        while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    return sum((b[1] - a[1]) ** 2 / (b[0] - a[0]) for a, b in itertools.pairwise(hull))
+
+
+def _slope(a: tuple[float, float], b: tuple[float, float]) -> float:
+    return (b[1] - a[1]) / (b[0] - a[0])
+
+
+def stopped_shifts(steps: int, contraction: float, rounding: float) -> Array:
+    """(steps,) s·μ for a record of the first step of one pass that stops after 1, 2, …, `steps` steps: it moves that step, and
+    rounding each. The straight string lies below the limit, which is concave; where the grid's part of the last step makes it
+    cross, iterates are the same by then, and steps that do not use the record move nothing."""
+    with np.errstate(under="ignore"):
+        decay = contraction ** np.arange(steps, dtype=np.float64)
+        return (decay + rounding * np.cumsum(decay) + GRID) / np.sqrt(np.cumsum(decay**2)) * _ROUNDED

@@ -171,8 +171,8 @@ class RandomAllocation(Event):
     """`steps` Gaussians, each record in `num_selected` of them, which are drawn uniformly and by themselves (balls and bins).
     Add/remove.
 
-    Several are accounted for as one in each of as many blocks of steps, see `dperm.privacy.allocation`: balls and bins in that
-    many epochs of about steps ÷ num_selected steps cost the same.
+    Several are accounted for as one in each of as many blocks of steps, see `dperm.privacy.accountants.random_allocation`:
+    balls and bins in that many epochs of about steps ÷ num_selected steps cost the same.
     """
 
     steps: int

@@ -9,8 +9,8 @@ from datetime import date
 from typing import Any
 
 from dperm import _validate as check
+from dperm.privacy.accountants.privacy_filters import BudgetExceeded
 from dperm.privacy.events import Event, Relation, UnsupportedEventError, relation_of
-from dperm.privacy.filters import BudgetExceeded
 from dperm.release.ledger.rules import Amounts, RenyiFilter, Rule, added, rule_from_dict
 
 

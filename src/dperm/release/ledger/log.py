@@ -23,10 +23,10 @@ from typing import Any
 
 from dperm._files import printable, user_name
 from dperm._rounding import upward
-from dperm.privacy.accounting import epsilon
+from dperm.privacy.accountants.accounting import epsilon
+from dperm.privacy.accountants.privacy_filters import BudgetExceeded, Price
+from dperm.privacy.certificates.signing import SigningKey
 from dperm.privacy.events import Composed, Event, Relation, SelfComposed, claims_of, event_from_dict, relation_of
-from dperm.privacy.filters import BudgetExceeded, Price
-from dperm.privacy.signing import SigningKey
 from dperm.release.ledger.budgets import Account, Budget
 from dperm.release.ledger.databases import VARIABLE, Database, Memory, Rows, Sqlite, database_at, database_of
 from dperm.release.ledger.entries import (
@@ -192,7 +192,7 @@ class SpendLog:
         key : SigningKey, optional
             Signs it: then only the owner of this key can make another in its place.
         owner_key : str
-            The public key whose owner may do so instead, as `dperm.privacy.signing.public_key` reads it.
+            The public key whose owner may do so instead, as `dperm.privacy.certificates.signing.public_key` reads it.
 
         Raises
         ------

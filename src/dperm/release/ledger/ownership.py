@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dperm.privacy.signing import SigningKey, digest_of, is_signed
+from dperm.privacy.certificates.signing import SigningKey, digest_of, is_signed
 from dperm.release.ledger.known import Known, Standing
 
 #: The kind of an entry that sets the log's time back to the right one.

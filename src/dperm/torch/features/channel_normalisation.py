@@ -17,7 +17,8 @@ from torch import Tensor
 
 from dperm import _validate as check
 from dperm._remind import remind_of_delta, remind_of_size
-from dperm.privacy import Assumption, Certificate, Gaussian, Relation, statements
+from dperm.privacy import Assumption, Certificate, Gaussian, Relation
+from dperm.privacy.certificates import assumptions as statements
 from dperm.torch.ranks import RankError, Ranks
 from dperm.torch.ranks.tensor_noise import open_channel, told_of
 

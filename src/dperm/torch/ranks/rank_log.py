@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from dperm.privacy import Event
-from dperm.privacy.filters import Price
+from dperm.privacy.accountants.privacy_filters import Price
 from dperm.release import SpendLog
 from dperm.release.ledger import Charge
 from dperm.torch.ranks.group import Ranks

@@ -14,7 +14,7 @@ from torch import nn
 
 from dperm import _validate as check
 from dperm.privacy import BestOfTries, Certificate
-from dperm.privacy.selection import Law, budget_of_a_try, share_within
+from dperm.privacy.adaptive.private_selection import Law, budget_of_a_try, share_within
 from dperm.release import best_of_tries
 from dperm.release.selection import certificate_of_search
 from dperm.torch.ranks import Ranks

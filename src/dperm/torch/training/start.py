@@ -12,9 +12,10 @@ from typing import Any
 from dperm._family import states
 from dperm._remind import remind_of_delta
 from dperm.gradient import Policy
-from dperm.gradient.foreign import foreign_parts
 from dperm.gradient.policy import runs_by_parts
-from dperm.privacy import Assumption, Certificate, Composed, Event, Relation, Risk, statements
+from dperm.gradient.third_party_parts import foreign_parts
+from dperm.privacy import Assumption, Certificate, Composed, Event, Relation, Risk
+from dperm.privacy.certificates import assumptions as statements
 from dperm.privacy.events import chosen_on_the_way, event_from_dict
 from dperm.release import Channel
 from dperm.release.grid import admit_noise

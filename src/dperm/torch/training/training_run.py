@@ -16,7 +16,7 @@ from torch import Tensor
 from dperm.gradient import Gradients, Policy
 from dperm.objectives.per_example import Pass
 from dperm.privacy import Certificate, Composed, Event, Relation
-from dperm.privacy.accounting import best_epsilon
+from dperm.privacy.accountants.accounting import best_epsilon
 from dperm.privacy.events import chosen_on_the_way
 from dperm.release import Channel
 from dperm.torch.data.records import TorchRecords

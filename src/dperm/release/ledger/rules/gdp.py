@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from scipy.optimize import brentq
 
 from dperm import _validate as check
+from dperm.privacy.accountants.budget_costs import GaussianBound, gdp_bounds
+from dperm.privacy.accountants.gaussian import gaussian_delta, gaussian_epsilon
 from dperm.privacy.events import Event, Relation
-from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon
-from dperm.privacy.gdp import GaussianBound, gdp_bounds
 from dperm.release.ledger.rules.rule import MASS, Amounts, Rule, mass_of
 
 MU_SQUARED = "mu_squared"

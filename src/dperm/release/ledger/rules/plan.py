@@ -11,7 +11,7 @@ from typing import Any
 
 from dperm import _validate as check
 from dperm._rounding import upward
-from dperm.privacy.accounting import epsilon as epsilon_of
+from dperm.privacy.accountants.accounting import epsilon as epsilon_of
 from dperm.privacy.events import (
     Composed,
     Event,

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dperm.privacy.accountants.budget_costs import divergence
+from dperm.privacy.accountants.privacy_filters import rdp_budget
+from dperm.privacy.accountants.rdp import conversion
 from dperm.privacy.events import Event, Relation
-from dperm.privacy.filters import rdp_budget
-from dperm.privacy.gdp import divergence
-from dperm.privacy.rdp import conversion
 from dperm.release.ledger.rules.rule import MASS, Amounts, Rule, mass_of
 
 DIVERGENCE = "divergence"

@@ -1,0 +1,1 @@
+"""Certificates: what was spent and on which assumptions, as JSON that can be checked and signed."""
