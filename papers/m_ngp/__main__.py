@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from dperm.mechanisms import Gradient, Method, NormalisedGradient, PublishedNormalisedGradient, TraditionalGradient
+from dperm.mechanisms import Gradient, Method, NormalisedGradient, TraditionalGradient
+from dperm.published import PublishedNormalisedGradient
 from papers.linear import Cell, Results, curves, half_width, quietly, reference, split, train
 
 HERE = Path(__file__).parent

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from dperm.mechanisms import BoltOn, Gradient, IndividualGradient, Method, PublishedPidp, SmoothedGradient
+from dperm.mechanisms import BoltOn, Gradient, IndividualGradient, Method, SmoothedGradient
 from dperm.privacy import Relation
+from dperm.published import PublishedPidp
 from papers.linear import Cell, Results, curves, half_width, quietly, reference, split, train
 from papers.pidp_sgd import networks
 

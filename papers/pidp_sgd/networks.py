@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from dperm.gradient import LaplacianSmoothing
-from dperm.gradient.recipes import dp_sgd, full_batch_descent, individual_descent, pidp_sgd
+from dperm.gradient.recipes import dp_sgd, full_batch_descent, individual_descent
+from dperm.published import pidp_sgd
 from dperm.release import spend_log
 from dperm.torch import PrivateTrainer
 from papers.linear import Cell, Results, Split, quietly, split

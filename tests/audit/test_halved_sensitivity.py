@@ -32,7 +32,7 @@ ELSEWHERE = {
     "torch/features/channel_normalisation.py": "torch/test_normalisation.py",
 }
 #: … and what is only claimed to be private.
-CLAIMED = {"gradient/pidp.py", "gradient/published_normalised.py"}
+CLAIMED = {"published/pidp_sgd.py", "published/m_ngp.py"}
 
 #: It covers what solvers leave, and replay leaves minimisers out: halved by itself below.
 SOLVED = "mechanisms/objective.py, ObjectivePerturbation.train: release"

@@ -22,9 +22,10 @@ from dperm.estimators import (
     model_from_json,
     model_to_json,
 )
-from dperm.mechanisms import Gradient, Objective, Output, PublishedNormalisedGradient
+from dperm.mechanisms import Gradient, Objective, Output
 from dperm.privacy import BestOfTries, Certificate, Composed, Gaussian, PureDP, Risk, SelfComposed, calibrate, epsilon
 from dperm.privacy.events import leaves
+from dperm.published import PublishedNormalisedGradient
 from dperm.release import Channel, SpendLog, best_of_tries
 from dperm.release.selection import set_aside
 from helpers.halving import asked, places_in

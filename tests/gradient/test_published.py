@@ -16,20 +16,12 @@ import torch
 from dperm._family import members
 from dperm.audit import Training, attack
 from dperm.estimators import DPLogisticRegression
-from dperm.gradient import SGD, PidpPlan, Plan, Policy, PublishedNormalisedPlan, UnitAtLeast
-from dperm.gradient.recipes import pidp_sgd
-from dperm.mechanisms import (
-    Budget,
-    GradientPerturbation,
-    Method,
-    NormalisedGradient,
-    PublishedNormalisedGradient,
-    PublishedPidp,
-    TraditionalGradient,
-)
+from dperm.gradient import SGD, Plan, Policy, UnitAtLeast
+from dperm.mechanisms import Budget, GradientPerturbation, Method, NormalisedGradient, TraditionalGradient
 from dperm.objectives import Hinge, LinearObjective, Logistic, Softmax, Task
 from dperm.privacy import Composed, Gaussian, Relation, SelfComposed, epsilon
 from dperm.privacy.events import Unsupported, claims_of, leaves
+from dperm.published import PidpPlan, PublishedNormalisedGradient, PublishedNormalisedPlan, PublishedPidp, pidp_sgd
 from dperm.release import Channel, SpendLog
 from dperm.torch import PrivateTrainer, per_example
 from dperm.torch.data.records import TorchRecords

@@ -19,7 +19,6 @@ from dperm.gradient import (
     Normalise,
     Plan,
     Poisson,
-    PublishedNormalisedPlan,
     SvrgPlan,
 )
 from dperm.gradient.policy import runs_by_parts
@@ -27,6 +26,7 @@ from dperm.gradient.query import PerExampleGradient
 from dperm.objectives import LinearObjective, Logistic
 from dperm.objectives.parts import PartedRecords
 from dperm.privacy import Gaussian, PrivacyProfile, Relation, SelfComposed
+from dperm.published import PublishedNormalisedPlan
 from dperm.release import Channel
 from helpers.asked import Asked
 from helpers.engines import LocalEngine

@@ -29,11 +29,11 @@ from dperm.mechanisms import (
     Output,
     OutputPerturbation,
     Preconditioned,
-    PublishedPidp,
 )
 from dperm.objectives import LinearObjective, Logistic, PublicFacts, SmoothedHinge, Squared, Task
 from dperm.privacy import Composed, PureDP, Relation, Risk, epsilon
 from dperm.privacy.events import leaves
+from dperm.published import PublishedPidp
 from dperm.release import Channel
 from helpers.asked import Asked
 

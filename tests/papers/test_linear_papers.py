@@ -12,8 +12,9 @@ from papers.m_ngp import __main__ as m_ngp
 from papers.pidp_sgd import __main__ as pidp_sgd
 from papers.pidp_sgd import networks
 
-from dperm.mechanisms import Gradient, IndividualGradient, NormalisedGradient, PublishedNormalisedGradient
+from dperm.mechanisms import Gradient, IndividualGradient, NormalisedGradient
 from dperm.privacy import Relation
+from dperm.published import PublishedNormalisedGradient
 
 
 def test_splits_are_the_same_for_all_and_hold_every_record_once() -> None:

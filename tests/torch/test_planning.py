@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from dperm.gradient import SGD, Clip, Constant, Plan, Poisson, Policy
-from dperm.gradient.recipes import budgeted_recipe, dpis, pidp_sgd
+from dperm.gradient.recipes import budgeted_recipe, dpis
 from dperm.privacy import Composed, Event, FilteredRdp, Gaussian, Relation, Risk, delta, epsilon
+from dperm.published import pidp_sgd
 from dperm.torch.training.plan_settings import Planner
 
 ADD, SIZE, DELTA = Relation.ADD_OR_REMOVE_ONE, 500, 1e-5

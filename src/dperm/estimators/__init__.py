@@ -15,6 +15,7 @@ from dperm.estimators.search import DPSearch
 
 for _module in pkgutil.iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
+import_module("dperm.published")  # whose methods are then known by their keys
 
 __all__ = [
     "DPByPart",

@@ -3,11 +3,9 @@
 from dperm.gradient.bounding import AdaptiveClip, Bounding, Clip, Normalise, PerLayer, Unit
 from dperm.gradient.importance import AdaptiveNorm, ImportanceEpoch, ImportanceGradients, ImportancePlan
 from dperm.gradient.individual_accounting import IndividualGradients, IndividualPlan
-from dperm.gradient.pidp import PidpPlan
 from dperm.gradient.plan import Constant, ExponentialDecay, NoiseSchedule, NoisyGradients, Plan
 from dperm.gradient.policy import Gradients, Policy, descend, descend_by
 from dperm.gradient.post_processing import Identity, LaplacianSmoothing, Post, UnitAtLeast
-from dperm.gradient.published_normalised import PublishedNormalisedPlan
 from dperm.gradient.query import GradientDifference, PerExampleGradient, Query
 from dperm.gradient.sampling import BallsAndBins, FixedSize, FullBatch, Poisson, PoissonRows, PoissonUpTo, Sampler
 from dperm.gradient.svrg import SvrgPlan
@@ -42,14 +40,12 @@ __all__ = [
     "Normalise",
     "PerExampleGradient",
     "PerLayer",
-    "PidpPlan",
     "Plan",
     "Poisson",
     "PoissonRows",
     "PoissonUpTo",
     "Policy",
     "Post",
-    "PublishedNormalisedPlan",
     "Query",
     "Sampler",
     "SvrgPlan",

@@ -16,11 +16,10 @@ from dperm.mechanisms.greedy import GreedyCoordinate, GreedyDescent
 from dperm.mechanisms.last_iterate import LastIterate, LastIterateDescent
 from dperm.mechanisms.method import Method, known_methods, method_from_dict, method_of, one_for_each
 from dperm.mechanisms.noisy_size import NoisySize
-from dperm.mechanisms.normalised import NormalisedGradient, PublishedNormalisedGradient, TraditionalGradient
+from dperm.mechanisms.normalised import NormalisedGradient, TraditionalGradient
 from dperm.mechanisms.objective import Objective, ObjectivePerturbation
 from dperm.mechanisms.one_vs_rest import OneVsRest
 from dperm.mechanisms.output import Output, OutputPerturbation
-from dperm.mechanisms.pidp import PublishedPidp
 from dperm.mechanisms.preconditioned import Preconditioned, PreconditionedDescent
 
 for _module in pkgutil.iter_modules(__path__):
@@ -59,8 +58,6 @@ __all__ = [
     "OutputPerturbation",
     "Preconditioned",
     "PreconditionedDescent",
-    "PublishedNormalisedGradient",
-    "PublishedPidp",
     "Release",
     "SmoothedGradient",
     "Stage",

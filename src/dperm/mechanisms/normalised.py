@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
-from dperm.gradient import SGD, Plan, Policy, PublishedNormalisedPlan, UnitAtLeast
+from dperm.gradient import SGD, Plan, Policy, UnitAtLeast
 from dperm.gradient.recipes import full_batch_descent
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.gradient import Gradient, GradientPerturbation
 from dperm.mechanisms.method import one_for_each
 from dperm.objectives import PublicFacts
-from dperm.privacy import Event
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -54,24 +53,3 @@ class NormalisedGradient(TraditionalGradient):
     def shaped(self, plan: Policy) -> Policy:
         assert isinstance(plan, Plan)
         return replace(plan, post=UnitAtLeast())
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class PublishedNormalisedGradient(TraditionalGradient):
-    """m-NGP as published: normalised before the noise. That is not private at the ε it states, and only claimed."""
-
-    key = "m-ngp-published"
-    title = "m-NGP as published"
-    claimed = True
-
-    def shaped(self, plan: Policy) -> Policy:
-        assert isinstance(plan, Plan)
-        noise = plan.noise.levels(plan.steps)[0][0]
-        return PublishedNormalisedPlan(plan.bounding.bound, noise, plan.steps, plan.update, plan.public_size)
-
-    def stated(self, facts: PublicFacts, budget: Budget, models: int, noise_multiplier: float) -> Event:
-        settings = {field.name: getattr(self, field.name) for field in fields(self)}
-        return TraditionalGradient(**settings).at(facts, budget, models, noise_multiplier).event(facts)
-
-    def size_released(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
-        raise ValueError("Expected public_size for m-NGP as published, whose noise is made for a known number of records.")

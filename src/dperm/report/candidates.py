@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 
 from dperm.mechanisms import Gradient, Method, Objective, Output, known_methods
 from dperm.mechanisms.tuning import USUAL_MARGIN
@@ -30,6 +31,8 @@ _STEPS = (
     "step size for a travel of 30·S^1.4 clipped gradients, S = nμ/√d "
     "(squared loss: C = B·bound, step size 2/β, full batches S/2 steps)"
 )
+
+import_module("dperm.published")  # whose methods are then known by their keys
 
 CANDIDATES = {
     candidate.key: candidate

@@ -4,7 +4,6 @@ from dperm.gradient.recipes.dp_sgd import dp_sgd, small_scale
 from dperm.gradient.recipes.dpis import dpis
 from dperm.gradient.recipes.full_batch import full_batch_descent
 from dperm.gradient.recipes.individual import individual_descent
-from dperm.gradient.recipes.pidp_sgd import pidp_sgd
 from dperm.gradient.recipes.recipe import budgeted_recipe, recipe
 
-__all__ = ["budgeted_recipe", "dp_sgd", "dpis", "full_batch_descent", "individual_descent", "pidp_sgd", "recipe", "small_scale"]
+__all__ = ["budgeted_recipe", "dp_sgd", "dpis", "full_batch_descent", "individual_descent", "recipe", "small_scale"]

@@ -3,16 +3,15 @@ the ε that it states. Its sound counterpart normalises after the noise: `UnitAt
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import operator
+from dataclasses import dataclass, fields
 from typing import Any
 
-from dperm import _validate as check
-from dperm.gradient.bounding import Clip
-from dperm.gradient.policy import Gradients, Policy
-from dperm.gradient.post_processing import UnitAtLeast
-from dperm.gradient.query import PerExampleGradient
-from dperm.gradient.update import Update
-from dperm.privacy.events import Composed, Event, Gaussian, Relation, SelfComposed, Unsupported
+from dperm.gradient import Clip, Gradients, PerExampleGradient, Plan, Policy, UnitAtLeast, Update
+from dperm.mechanisms import Budget, Mechanism, TraditionalGradient
+from dperm.objectives import PublicFacts
+from dperm.privacy import Composed, Event, Gaussian, Relation, SelfComposed, Unsupported
 
 _CLAIM = (
     "m-NGP normalises the mean gradient before the noise: neighbours whose mean gradients are +a and −a, however small a is, "
@@ -55,10 +54,11 @@ class PublishedNormalisedPlan(Policy):
     claim = _CLAIM
 
     def __post_init__(self) -> None:
-        check.scale("clipping_norm", self.clipping_norm)
-        check.positive("noise_multiplier", self.noise_multiplier)
+        for name in ("clipping_norm", "noise_multiplier", "steps", "public_size"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"Expected {name} to be a positive number, got {getattr(self, name)!r}.")
         for name in ("steps", "public_size"):
-            object.__setattr__(self, name, check.integer(name, getattr(self, name)))
+            object.__setattr__(self, name, operator.index(getattr(self, name)))
 
     @property
     def expected_batch_size(self) -> float:
@@ -88,3 +88,24 @@ class PublishedNormalisedPlan(Policy):
 
     def describe(self) -> dict[str, Any]:
         return {name: value if name != "update" else repr(value) for name, value in vars(self).items()}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PublishedNormalisedGradient(TraditionalGradient):
+    """m-NGP as published: normalised before the noise. That is not private at the ε it states, and only claimed."""
+
+    key = "m-ngp-published"
+    title = "m-NGP as published"
+    claimed = True
+
+    def shaped(self, plan: Policy) -> Policy:
+        assert isinstance(plan, Plan)
+        noise = plan.noise.levels(plan.steps)[0][0]
+        return PublishedNormalisedPlan(plan.bounding.bound, noise, plan.steps, plan.update, plan.public_size)
+
+    def stated(self, facts: PublicFacts, budget: Budget, models: int, noise_multiplier: float) -> Event:
+        settings = {field.name: getattr(self, field.name) for field in fields(self)}
+        return TraditionalGradient(**settings).at(facts, budget, models, noise_multiplier).event(facts)
+
+    def size_released(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
+        raise ValueError("Expected public_size for m-NGP as published, whose noise is made for a known number of records.")

@@ -4,21 +4,23 @@ steps on single records, without noise where a record contributes little. Not pr
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from array_api_compat import to_device
+from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, minres
 
-from dperm import _validate as check
-from dperm._types import Array
-from dperm.gradient.bounding import Clip
-from dperm.gradient.policy import Gradients, Policy
-from dperm.gradient.query import PerExampleGradient
-from dperm.gradient.update import Update
-from dperm.privacy.events import Composed, Event, Gaussian, Relation, SelfComposed, Unsupported
+from dperm.gradient import SGD, Clip, Gradients, PerExampleGradient, Policy, Update
+from dperm.gradient.recipes import budgeted_recipe
+from dperm.mechanisms import Budget, GradientPerturbation, Mechanism, Method, one_for_each
+from dperm.objectives import LinearObjective, PublicFacts, Task
+from dperm.privacy import Composed, Event, Gaussian, Relation, SelfComposed, Unsupported
+
+Array = NDArray[np.float64]
 
 _CLAIM = (
     "PIDP-SGD takes a step without noise where a record's influence passes a noisy test: such a step gives that record's "
@@ -162,12 +164,13 @@ class PidpPlan(Policy):
     def __post_init__(self) -> None:
         if self.lipschitz is not None:
             for value in (*self.lipschitz, *[math.nan] * (len(self.lipschitz) != 3)):
-                check.positive("each of lipschitz=(G, L, C)", value)
-        check.fraction("delta", self.delta)
-        for name in ("epsilon", "modulus", "space", "constant"):
-            check.positive(name, getattr(self, name))
+                _refuse_other_than_positive("each of lipschitz=(G, L, C)", value)
+        for name in ("delta", "epsilon", "modulus", "space", "constant", "steps", "public_size", "refreshes"):
+            _refuse_other_than_positive(name, getattr(self, name))
+        if self.delta >= 1:
+            raise ValueError(f"Expected delta below 1, got {self.delta}.")
         for name in ("steps", "public_size", "refreshes"):
-            object.__setattr__(self, name, check.integer(name, getattr(self, name)))
+            object.__setattr__(self, name, operator.index(getattr(self, name)))
 
     @property
     def rate(self) -> float:
@@ -215,3 +218,77 @@ class PidpPlan(Policy):
 
     def describe(self) -> dict[str, Any]:
         return {name: value if name != "update" else repr(value) for name, value in vars(self).items()}
+
+
+@budgeted_recipe
+def pidp_sgd(
+    *,
+    epsilon: float,
+    delta: float,
+    public_size: int | None,
+    steps: int | None = None,
+    refreshes: int = 1,
+    modulus: float = 0.01,
+    space: float = 10.0,
+    constant: float = 2.0,
+    lipschitz: tuple[float, float, float] | None = None,
+    update: Update | None = None,
+) -> PidpPlan:
+    """`steps` (None: public_size) steps on single records; see `PidpPlan`. Networks need `lipschitz`."""
+    if public_size is None:
+        raise ValueError("Expected public_size for PIDP-SGD, whose noise is made for a known number of records.")
+    count = public_size if steps is None else steps
+    return PidpPlan(epsilon, delta, count, update or SGD(0.1), public_size, refreshes, modulus, space, constant, lipschitz)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PublishedPidp(Method):
+    """PIDP-SGD as published, `epochs` times as many steps as records. It is not private at the ε it states, and only claimed.
+
+    `strong_convexity` is Λ of (Λ/2)‖θ‖², the others those of `PidpPlan`.
+    """
+
+    epochs: float = 1.0
+    learning_rate: float = 0.1
+    refreshes: int = 1
+    modulus: float = 0.01
+    space: float = 10.0
+    strong_convexity: float | None = None
+
+    key = "pidp-sgd-published"
+    title = "PIDP-SGD as published"
+    claimed = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in fields(self):
+            if getattr(self, field.name) is not None:
+                _refuse_other_than_positive(field.name, getattr(self, field.name))
+
+    @property
+    def needs_size(self) -> bool:
+        return True
+
+    def objective(self, task: Task, budget: Budget | None = None) -> LinearObjective:
+        return task.objective(strong_convexity=self.strong_convexity or 0.0)
+
+    def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
+        assert facts.public_size is not None
+        if budget.epsilon is None:
+            raise ValueError("Expected a budget that states epsilon for PIDP-SGD.")
+        plan = pidp_sgd(
+            epsilon=budget.epsilon / models,
+            delta=budget.delta / models,
+            public_size=facts.public_size,
+            steps=max(1, round(self.epochs * facts.public_size)),
+            refreshes=self.refreshes,
+            modulus=self.modulus,
+            space=self.space,
+            update=SGD(self.learning_rate),
+        )
+        return one_for_each(GradientPerturbation(budget=budget, plan=plan), models)
+
+
+def _refuse_other_than_positive(name: str, value: Any) -> None:
+    if isinstance(value, bool | str) or not (0 < value < math.inf):
+        raise ValueError(f"Expected {name} to be a positive number, got {value!r}.")
