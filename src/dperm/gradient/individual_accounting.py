@@ -122,6 +122,7 @@ class IndividualPlan(Policy):
     kind = "individual accounting"
     paper = "Koskela, Tobaben, Honkela 2023 (individual Gaussian differential privacy filter)"
     rate = 1.0
+    vectorises = True
 
     def __post_init__(self) -> None:
         check.scale("clipping_norm", self.clipping_norm)
@@ -134,10 +135,6 @@ class IndividualPlan(Policy):
     @property
     def expected_batch_size(self) -> float:
         return float(self.public_size)
-
-    @property
-    def vectorises(self) -> bool:
-        return True
 
     @property
     def longest(self) -> float:

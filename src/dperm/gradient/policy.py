@@ -50,6 +50,13 @@ class Policy(ABC):
 
     run: ClassVar[type[Gradients[Any]]]
 
+    #: What a policy holds itself to that plans its noise on the way; None where its noise is fixed, and can be calibrated.
+    budgeted: ClassVar[Event | None] = None
+    #: Whether many trainings can run at once, θ (m, p): no run has a state of its own.
+    vectorises: ClassVar[bool] = False
+    #: The length that every record's gradient is cut at, whatever was released; None where that changes or is not so.
+    longest: ClassVar[float | None] = None
+
     @abstractmethod
     def event(self, relation: Relation, start: int = 0, stop: int | None = None) -> Event:
         """What the whole run costs under `relation`, or its steps from `start` up to, not including, `stop`."""
@@ -81,11 +88,6 @@ class Policy(ABC):
         return self
 
     # Charges
-
-    @property
-    def budgeted(self) -> Event | None:
-        """What a policy holds itself to that plans its noise on the way; None where its noise is fixed, and can be calibrated."""
-        return None
 
     def rest(self, relation: Relation, done: int) -> Event:
         """What the steps from `done` on are charged where a run is continued without what it paid."""
@@ -141,16 +143,6 @@ class Policy(ABC):
         return
 
     # Audits
-
-    @property
-    def vectorises(self) -> bool:
-        """Whether many trainings can run at once, θ (m, p): no run has a state of its own."""
-        return False
-
-    @property
-    def longest(self) -> float | None:
-        """The length that every record's gradient is cut at, whatever was released; None where that changes or is not so."""
-        return None
 
 
 def runs_by_parts(policy: Policy) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from dperm.objectives.per_example import Objective, Pass
 from dperm.privacy.certificates.assumptions import RELEASED_ANCHOR, Assumption
@@ -19,11 +19,8 @@ class Query(ABC):
     coordinatewise = False
     #: what audits call its noisy sum
     what = "sum of vectors"
-
-    @property
-    def anchored(self) -> bool:
-        """Whether it compares gradients at two θ."""
-        return False
+    #: Whether it compares gradients at two θ.
+    anchored: ClassVar[bool] = False
 
     def assumptions(self) -> Sequence[Assumption]:
         """What it rests on that nobody checks."""
@@ -55,10 +52,7 @@ class GradientDifference(Query):
     anchor: Any
 
     what = "sum of gradient differences"
-
-    @property
-    def anchored(self) -> bool:
-        return True
+    anchored = True
 
     def assumptions(self) -> Sequence[Assumption]:
         return (RELEASED_ANCHOR,)

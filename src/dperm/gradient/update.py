@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from array_api_compat import array_namespace
 
@@ -18,6 +18,10 @@ class Update(ABC):
 
     #: whether each number of θ moves by the same number of gradients alone
     coordinatewise = False
+    #: What takes its steps and is written neither by dperm nor by the library of its tensors; None: nothing is.
+    steps_with: ClassVar[object | None] = None
+    #: Whether it takes steps of its own, beside what it does with another's.
+    takes_steps: ClassVar[bool] = True
 
     @abstractmethod
     def init(self, theta: Any) -> Any: ...
@@ -30,19 +34,9 @@ class Update(ABC):
         """What the run hands back, given its last θ."""
         return theta
 
-    @property
-    def steps_with(self) -> object | None:
-        """What takes its steps and is written neither by dperm nor by the library of its tensors; None: nothing is."""
-        return None
-
     def around(self, update: Update) -> Update:
         """What runs where `update` is to take the steps: an average of its iterates, or `update` in this one's place."""
         return update
-
-    @property
-    def takes_steps(self) -> bool:
-        """Whether it takes steps of its own, beside what it does with another's."""
-        return True
 
 
 @dataclass(frozen=True)
@@ -131,15 +125,13 @@ class Averaged(Update):
     update: Update
     skip: int
 
+    takes_steps = False
+
     def __post_init__(self) -> None:
         check.integer("skip", self.skip, minimum=0)
 
     def around(self, update: Update) -> Update:
         return replace(self, update=update)
-
-    @property
-    def takes_steps(self) -> bool:
-        return False
 
     @property
     def coordinatewise(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -171,15 +163,13 @@ class ExponentialAverage(Update):
     update: Update
     decay: float = 0.999
 
+    takes_steps = False
+
     def __post_init__(self) -> None:
         check.fraction("decay", self.decay)
 
     def around(self, update: Update) -> Update:
         return replace(self, update=update)
-
-    @property
-    def takes_steps(self) -> bool:
-        return False
 
     @property
     def coordinatewise(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

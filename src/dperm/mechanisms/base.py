@@ -66,6 +66,9 @@ class Mechanism(ABC):
 
     budget: Budget
 
+    #: Number of classes where targets are class numbers though the loss has one output; 0 elsewhere.
+    target_classes: ClassVar[int] = 0
+
     @property
     @abstractmethod
     def name(self) -> str: ...
@@ -142,11 +145,6 @@ class Mechanism(ABC):
     minimiser: ClassVar[int | None] = None
     #: whether a run looks at Hessians, p × p for each training
     curved: ClassVar[bool] = True
-
-    @property
-    def target_classes(self) -> int:
-        """Number of classes where targets are class numbers though the loss has one output; 0 elsewhere."""
-        return 0
 
     def vectorises(self, objective: LinearObjective) -> bool:
         """Whether many trainings can run at once, with a leading axis."""

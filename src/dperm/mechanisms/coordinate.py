@@ -208,6 +208,7 @@ class Coordinate(Method):
 
     key = "coordinate"
     title = "Coordinate descent"
+    needs_size = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -218,10 +219,6 @@ class Coordinate(Method):
                 check.positive(name, getattr(self, name))
         if self.epochs is not None:
             check.integer("epochs", self.epochs)
-
-    @property
-    def needs_size(self) -> bool:
-        return True
 
     def at(self, facts: PublicFacts, budget: Budget, models: int, noise: float) -> Mechanism:
         assert facts.public_size is not None

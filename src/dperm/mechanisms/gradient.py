@@ -151,6 +151,7 @@ class Gradient(Method):
     key = "gradient"
     joint = True
     unbounded = True
+    needs_size = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -170,10 +171,6 @@ class Gradient(Method):
     def shaped(self, plan: Policy) -> Policy:
         """What runs where the rules give this plan: the hook of methods that build on this one."""
         return plan
-
-    @property
-    def needs_size(self) -> bool:
-        return True
 
     @property
     def words(self) -> str:

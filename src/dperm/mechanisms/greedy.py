@@ -159,6 +159,7 @@ class GreedyCoordinate(Method):
 
     key = "greedy-coordinate"
     title = "Greedy coordinate descent"
+    needs_size = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -170,10 +171,6 @@ class GreedyCoordinate(Method):
                 check.scale(name, getattr(self, name))
         if self.steps is not None:
             check.integer("steps", self.steps)
-
-    @property
-    def needs_size(self) -> bool:
-        return True
 
     def at(self, facts: PublicFacts, budget: Budget, models: int, noise: float) -> Mechanism:
         assert facts.public_size is not None

@@ -201,6 +201,7 @@ class LastIterate(Method):
 
     key = "last-iterate"
     title = "Last iterate"
+    needs_size = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -210,10 +211,6 @@ class LastIterate(Method):
         for name in ("learning_rate", "strong_convexity", "radius"):
             if getattr(self, name) is not None:
                 check.positive(name, getattr(self, name))
-
-    @property
-    def needs_size(self) -> bool:
-        return True
 
     def size_released(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
         _refuse_other_neighbours(facts)

@@ -36,6 +36,9 @@ class Method(ABC):
     unbounded: ClassVar[bool] = False  # whether it trains losses whose slope has no bound: it clips
     claimed: ClassVar[bool] = False  # whether what it makes is not private at the ε that its authors state
 
+    #: Whether what is chosen depends on the number of records.
+    needs_size: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         check.plain_numbers(self, [field.name for field in fields(self)])
 
@@ -48,11 +51,6 @@ class Method(ABC):
     def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
         """The mechanism that spends the budget: on one model, or `one_for_each` of so many classes. facts.public_size is known
         where `needs_size`. ValueError where facts or budget rule it out."""
-
-    @property
-    def needs_size(self) -> bool:
-        """Whether what is chosen depends on the number of records."""
-        return False
 
     def size_released(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
         """The mechanism where the number of records is needed and private."""

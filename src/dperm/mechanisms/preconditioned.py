@@ -208,10 +208,7 @@ class Preconditioned(Method):
     key = "preconditioned"
     unbounded = True
     title = "Preconditioned descent"
-
-    @property
-    def needs_size(self) -> bool:
-        return True
+    needs_size = True
 
     def at(self, facts: PublicFacts, budget: Budget, noise: float) -> Mechanism:
         """By the rules of docs/regression.md: S = nμ/√d; an effective ridge of λB²/μ with λ = min(1, √(1000/S)) + 20/S."""

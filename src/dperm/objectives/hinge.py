@@ -16,13 +16,11 @@ from dperm.objectives.losses import Loss
 class Hinge(Loss):
     """max(0, 1 − m) for the margin m = yt: L = B. Its slope jumps at m = 1, where 0 is taken."""
 
+    rank_one = False
+
     @property
     def name(self) -> str:
         return "hinge"
-
-    @property
-    def rank_one(self) -> bool:
-        return False
 
     def value(self, t: Array, y: Array) -> Array:
         return np.maximum(0.0, 1 - y * t)
@@ -50,6 +48,8 @@ class QNormHinge(Loss):
     q: float = 1.5
     radius: float = 5.0
 
+    rank_one = False
+
     def __post_init__(self) -> None:
         if not 1 < check.positive("q", self.q) <= 2:
             raise ValueError(f"Expected q above 1 and at most 2, got {self.q!r}.")
@@ -58,10 +58,6 @@ class QNormHinge(Loss):
     @property
     def name(self) -> str:
         return "q-norm hinge"
-
-    @property
-    def rank_one(self) -> bool:
-        return False
 
     @property
     def ball(self) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import expit, log_expit, logsumexp, softmax
@@ -37,6 +37,18 @@ class Loss(ABC):
     A new loss has a name, its value and two derivatives, and its two constants; what else is here suits a loss of one prediction
     and targets ±1, whose constants hold on all of ℝ^d.
     """
+
+    #: Whether targets may be (b, 2), with a weight each.
+    weighs: ClassVar[bool] = False
+    #: Whether one record's Hessian has rank one and the constants hold on all of ℝ^d (objective perturbation).
+    rank_one: ClassVar[bool] = True
+    #: The name under which the sharp bound of objective perturbation knows this loss.
+    sharp: ClassVar[str | None] = None
+    #: Predictions for one record.
+    outputs: ClassVar[int] = 1
+    #: Radius of the L2 ball in which the constants hold; None: everywhere.
+    ball: ClassVar[float | None] = None
+    classification: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -70,11 +82,6 @@ class Loss(ABC):
     def plain(self) -> Loss:
         """The loss of a record that counts whole: this one, but for losses with weights."""
         return self
-
-    @property
-    def weighs(self) -> bool:
-        """Whether targets may be (b, 2), with a weight each."""
-        return False
 
     def settings(self) -> dict[str, Any]:
         """What it was made with, by name."""
@@ -126,33 +133,9 @@ class Loss(ABC):
         return targets
 
     @property
-    def rank_one(self) -> bool:
-        """Whether one record's Hessian has rank one and the constants hold on all of ℝ^d (objective perturbation)."""
-        return True
-
-    @property
-    def sharp(self) -> str | None:
-        """The name under which the sharp bound of objective perturbation knows this loss."""
-        return None
-
-    @property
-    def outputs(self) -> int:
-        """Predictions for one record."""
-        return 1
-
-    @property
-    def ball(self) -> float | None:
-        """Radius of the L2 ball in which the constants hold; None: everywhere."""
-        return None
-
-    @property
     def extremes(self) -> tuple[float, float]:
         """Two targets as far apart as there are."""
         return 1.0, -1.0
-
-    @property
-    def classification(self) -> bool:
-        return True
 
     def joint(self, classes: int) -> Loss | None:
         """The loss of one model of so many classes; None where there is none, and each class is to have its own."""
@@ -170,6 +153,8 @@ class Logistic(Loss):
 
     margin: float = 0.0
 
+    sharp = "logistic"
+
     def __post_init__(self) -> None:
         if check.non_negative("margin", self.margin) > _LARGEST_MARGIN:
             raise ValueError(f"Expected a margin of at most {_LARGEST_MARGIN:g}, got {self.margin!r}.")
@@ -177,10 +162,6 @@ class Logistic(Loss):
     @property
     def name(self) -> str:
         return f"logistic of margin {self.margin:g}" if self.margin else "logistic"
-
-    @property
-    def sharp(self) -> str | None:
-        return "logistic"
 
     def joint(self, classes: int) -> Loss:
         return Softmax(classes)
@@ -238,15 +219,13 @@ class Huber(Loss):
 
     half_width: float = 0.1
 
+    sharp = "huber"
+
     def __post_init__(self) -> None:
         check.positive("half_width", self.half_width)
 
     @property
     def name(self) -> str:
-        return "huber"
-
-    @property
-    def sharp(self) -> str | None:
         return "huber"
 
     def value(self, t: Array, y: Array) -> Array:
@@ -277,15 +256,13 @@ class SmoothedHinge(Loss):
 
     temperature: float = 0.1
 
+    sharp = "smoothed_hinge"
+
     def __post_init__(self) -> None:
         check.positive("temperature", self.temperature)
 
     @property
     def name(self) -> str:
-        return "smoothed_hinge"
-
-    @property
-    def sharp(self) -> str | None:
         return "smoothed_hinge"
 
     def value(self, t: Array, y: Array) -> Array:
@@ -321,6 +298,9 @@ class Squared(Loss):
     target_bound: float = 1.0
     radius: float = math.inf
 
+    rank_one = False
+    classification = False
+
     def __post_init__(self) -> None:
         if not _SMALL <= check.positive("target_bound", self.target_bound) <= _LARGE:
             raise ValueError(f"Expected target_bound between {_SMALL:g} and {_LARGE:g}, got {self.target_bound!r}.")
@@ -332,20 +312,12 @@ class Squared(Loss):
         return "squared"
 
     @property
-    def rank_one(self) -> bool:
-        return False
-
-    @property
     def ball(self) -> float | None:
         return None if self.radius == math.inf else self.radius
 
     @property
     def extremes(self) -> tuple[float, float]:
         return self.target_bound, -self.target_bound
-
-    @property
-    def classification(self) -> bool:
-        return False
 
     def admit(self, targets: Array) -> Array:
         """Clipped to ±target_bound."""
@@ -379,6 +351,8 @@ class Softmax(Loss):
 
     classes: int
 
+    rank_one = False
+
     def __post_init__(self) -> None:
         check.integer("classes", self.classes, minimum=2)
 
@@ -397,10 +371,6 @@ class Softmax(Loss):
     def admit(self, targets: Array) -> Array:
         """Class numbers 0 … K − 1."""
         return admit_classes(targets, self.classes)
-
-    @property
-    def rank_one(self) -> bool:
-        return False
 
     def at_zero(self) -> float:
         return math.log(self.classes)

@@ -26,6 +26,9 @@ class PoissonLoss(Loss):
     target_bound: float = 10.0
     radius: float = 2.0
 
+    rank_one = False
+    classification = False
+
     def __post_init__(self) -> None:
         check.scale("target_bound", self.target_bound)
         check.scale("radius", self.radius)
@@ -33,14 +36,6 @@ class PoissonLoss(Loss):
     @property
     def name(self) -> str:
         return "poisson"
-
-    @property
-    def rank_one(self) -> bool:
-        return False
-
-    @property
-    def classification(self) -> bool:
-        return False
 
     @property
     def ball(self) -> float:

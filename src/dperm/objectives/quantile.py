@@ -27,6 +27,8 @@ class QuantileLoss(Loss):
     target_bound: float = 1.0
     half_width: float | None = None
 
+    classification = False
+
     def __post_init__(self) -> None:
         check.fraction("quantile", self.quantile)
         check.scale("target_bound", self.target_bound)
@@ -42,10 +44,6 @@ class QuantileLoss(Loss):
     @property
     def name(self) -> str:
         return f"quantile ({self.quantile:g})"
-
-    @property
-    def classification(self) -> bool:
-        return False
 
     @property
     def extremes(self) -> tuple[float, float]:

@@ -42,6 +42,8 @@ class Weighted(Loss):
 
     base: Loss
 
+    weighs = True
+
     def __post_init__(self) -> None:
         if isinstance(self.base, Weighted):
             raise ValueError("Expected a loss to be weighted, got one that is.")
@@ -53,10 +55,6 @@ class Weighted(Loss):
     @property
     def plain(self) -> Loss:
         return self.base  # itself: what a stranger's says is plain in it may be anything
-
-    @property
-    def weighs(self) -> bool:
-        return True
 
     def settings(self) -> dict[str, Any]:
         return self.base.settings()

@@ -52,6 +52,7 @@ class PublishedNormalisedPlan(Policy):
     paper = "m-NGP (2022), Algorithm 1"
     rate = 1.0
     claim = _CLAIM
+    vectorises = True
 
     def __post_init__(self) -> None:
         for name in ("clipping_norm", "noise_multiplier", "steps", "public_size"):
@@ -63,10 +64,6 @@ class PublishedNormalisedPlan(Policy):
     @property
     def expected_batch_size(self) -> float:
         return float(self.public_size)
-
-    @property
-    def vectorises(self) -> bool:
-        return True
 
     def moves_by(self, relation: Relation) -> float:
         """How far a record really moves what is released: from one unit vector to the opposite, or to a mean that is longer than

@@ -258,16 +258,13 @@ class PublishedPidp(Method):
     key = "pidp-sgd-published"
     title = "PIDP-SGD as published"
     claimed = True
+    needs_size = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for field in fields(self):
             if getattr(self, field.name) is not None:
                 _refuse_other_than_positive(field.name, getattr(self, field.name))
-
-    @property
-    def needs_size(self) -> bool:
-        return True
 
     def objective(self, task: Task, budget: Budget | None = None) -> LinearObjective:
         return task.objective(strong_convexity=self.strong_convexity or 0.0)

@@ -57,26 +57,15 @@ class Event:
     #: whether accountants alone make it: no file holds one
     internal: ClassVar[bool] = False
 
-    @property
-    def pays_for(self) -> Paid | None:
-        """The release of the channel that this event is charged for."""
-        return None
-
-    @property
-    def releases(self) -> int:
-        """How many such releases it is charged for."""
-        return 1
-
-    @property
-    def astray(self) -> float:
-        """Chance that what runs is not what is accounted for, on any data set: it adds (1 + e^ε) times this to δ."""
-        return 0.0
-
-    @property
-    def accounting_cost(self) -> float:
-        """How much work this event is for an accountant, in units of a Poisson-sampled Gaussian of a thousand steps, a fiftieth
-        of a second: an estimate from its numbers alone, for readers of events that somebody else wrote."""
-        return 1.0
+    #: The release of the channel that this event is charged for.
+    pays_for: ClassVar[Paid | None] = None
+    #: How many such releases it is charged for.
+    releases: ClassVar[int] = 1
+    #: Chance that what runs is not what is accounted for, on any data set: it adds (1 + e^ε) times this to δ.
+    astray: ClassVar[float] = 0.0
+    #: How much work this event is for an accountant, in units of a Poisson-sampled Gaussian of a thousand steps, a fiftieth of
+    #: a second: an estimate from its numbers alone, for readers of events that somebody else wrote.
+    accounting_cost: ClassVar[float] = 1.0
 
     def counts(self) -> Counter[Event]:
         """See `leaves`."""

@@ -17,6 +17,8 @@ class Gaussian(Event):
     noise_multiplier: float
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
 
+    accounting_cost = 0.0
+
     def __post_init__(self) -> None:
         plain_number(self, "noise_multiplier", check.positive)
         own_relation(self)
@@ -24,10 +26,6 @@ class Gaussian(Event):
     @property
     def pays_for(self) -> Paid:
         return Paid("gaussian", self.noise_multiplier)
-
-    @property
-    def accounting_cost(self) -> float:
-        return 0.0  # all Gaussians together are one
 
 
 @dataclass(frozen=True)

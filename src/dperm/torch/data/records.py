@@ -54,6 +54,9 @@ class TorchRecords:
     #: names of these records, by their numbers, that are the same in a run that this one is compared with
     names: Callable[[Sequence[int]], Sequence[object]] = staticmethod(alignment.names_of)
 
+    #: What must be the same where others count records as this one does, beside how many there are.
+    arrangement = ""
+
     def __init__(
         self,
         data: Any,
@@ -123,11 +126,6 @@ class TorchRecords:
     @share.setter
     def share(self, share: Share) -> None:
         self._share = share
-
-    @property
-    def arrangement(self) -> str:
-        """What must be the same where others count records as this one does, beside how many there are."""
-        return ""
 
     @property
     def held(self) -> int:
