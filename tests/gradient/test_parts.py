@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dperm.gradient import SGD, Adam, Averaged, Clip, Constant, ExponentialDecay, FullBatch, Normalise, Plan, Poisson, Update
-from dperm.gradient.recipes import dp_sgd, full_batch_descent
-from dperm.gradient.recipes import small_scale
+from dperm.gradient.recipes import dp_sgd, full_batch_descent, small_scale
 from dperm.privacy import Composed, Gaussian, PoissonSampled, Relation, SelfComposed, epsilon
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE

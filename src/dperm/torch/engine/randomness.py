@@ -63,6 +63,8 @@ class Draws:
         self._of_records = self._elsewhere = 0
         self._count = 0
         self._started: list[Tensor] = []
+        #: torch's global generators with the seeds that a run starts them from: another seed means that somebody seeds them
+        self.seeded: list[tuple[torch.Generator, int]] = []
 
     def next_step(self) -> None:
         """Draw anew what records of a step share."""
@@ -91,6 +93,7 @@ class Draws:
         assert self._seed is not None
         self._of_records, self._elsewhere, self._count = of_records, of_records if elsewhere is None else elsewhere, 0
         seed_all(self._seed, self._elsewhere)
+        self.seeded = [(generator, generator.initial_seed()) for generator in self._generators]
         self.of_step.manual_seed(self._seed)
         self._started = self._now()
 
@@ -117,6 +120,14 @@ class Draws:
             return made
         return map_tensors(lambda item: item[places.to(item.device)], made)
 
+    @property
+    def _generators(self) -> list[torch.Generator]:
+        """The global ones of torch that a model on this device draws from."""
+        if self._device.type != "cuda":
+            return [torch.default_generator]
+        with torch.cuda.device(self._device):
+            return [torch.default_generator, torch.cuda.default_generators[torch.cuda.current_device()]]
+
     def _begin(self, seed: int) -> None:
         torch.default_generator.manual_seed(seed)
         if self._device.type == "cuda":
@@ -127,15 +138,6 @@ class Draws:
         torch.set_rng_state(states[0])
         if self._device.type == "cuda":
             torch.cuda.set_rng_state(states[1], self._device)
-
-    @property
-    def seeded_anew(self) -> bool:
-        """Whether somebody else has seeded the generators of torch."""
-        seeds = [torch.default_generator.initial_seed()]
-        if self._device.type == "cuda":
-            with torch.cuda.device(self._device):
-                seeds.append(torch.cuda.initial_seed())
-        return any(seed != self._elsewhere for seed in seeds)
 
     @property
     def strayed(self) -> bool:

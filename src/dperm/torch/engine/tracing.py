@@ -296,7 +296,7 @@ class InStep(_ByRecord):
         return together(whole, self._record, *tensors)
 
     def _special(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if self.draws.seeded_anew:  # from a known seed, what a record draws would hang on its place
+        if any(generator.initial_seed() != seed for generator, seed in self.draws.seeded):  # what is drawn would hang on places
             raise OutsideError("The model seeds torch's generator.")
         _see_one_record(func, args, kwargs)
         return super()._special(func, args, kwargs)
