@@ -108,7 +108,8 @@ _RECORD = 1 + int(np.prod(_SHAPE))
 
 def load_cifar10() -> tuple[Bytes, Bytes, Bytes, Bytes]:
     """Images (n, 3, 32, 32) and labels (n,) for training, and the same for testing, from an archive of any compression in the
-    folder DPERM_DATA/cifar10, or from the publisher. DataError where they are not to be had."""
+    folder DPERM_DATA/cifar10, or from the publisher. DataError where they are not to be had.
+    Archives differ by how they were packed; the files in them are known by their checksums."""
     path = _local() or fetch(_PUBLISHED, "cifar10")
     try:
         with tarfile.open(path) as archive:

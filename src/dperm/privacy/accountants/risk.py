@@ -203,7 +203,11 @@ def attack_view(
     deltas: NDArray[np.float64],
     false_positive_rates: Sequence[float] = (0.001, 0.01, 0.1),
 ) -> AttackView:
-    """From a profile on a grid of ε ≥ 0 (a coarser grid gives weaker, still valid bounds)."""
+    """From a profile on a grid of ε ≥ 0 (a coarser grid gives weaker, still valid bounds).
+
+    For every ε ≥ 0, any test with false-positive rate a has true-positive rate at most min(e^ε·a + δ(ε),
+    1 − e^{−ε}(1 − δ(ε) − a)) (Wasserman & Zhou 2010; Dong, Roth, Su 2022, Proposition 2.12).
+    """
     rates = np.asarray(false_positive_rates, dtype=float)[:, None]
     bounds = np.minimum(np.exp(epsilons) * rates + deltas, 1 - np.exp(-epsilons) * (1 - deltas - rates))
     best = np.clip(bounds.min(axis=1), rates[:, 0], 1.0)

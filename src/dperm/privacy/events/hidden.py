@@ -1,4 +1,25 @@
-"""Noisy steps of which the last iterate alone is released."""
+"""Noisy steps of which the last iterate alone is released: steps that are hidden cost less, where steps bring iterates no further
+apart.
+
+Theorem. Let X_0 = X'_0, X_k = Π(φ_k(X_{k−1}) + N(0, s²I)) and X' likewise by φ'_k, for k = 1, …, T, with Π a projection onto a
+convex set of diameter D, every φ_k and φ'_k c-Lipschitz, and ‖φ_k(x) − φ'_k(x)‖ ≤ m_k for every x. Then X_T is μ-GDP against
+X'_T for
+
+    μ² = Σ a_k²/s²  for any a_k ≥ 0 with z_k = c·z_{k−1} + m_k − a_k ≥ 0 and z_T = 0,  from z_0 = 0, or from z_τ = D at any τ.
+
+Proof (shifted interpolation: Bok, Su, Altschuler 2024). Let X̃_τ have the law of X'_τ, by itself (at τ = 0: equal to it), and
+X̃_k = Π(φ'_k(X̃_{k−1}) + v_k + Z_k), with Z_k the noise of X and v_k = φ_k(X_{k−1}) − φ'_k(X̃_{k−1}), cut to length a_k. Π does not
+expand: ‖X_k − X̃_k‖ ≤ (c‖X_{k−1} − X̃_{k−1}‖ + m_k − a_k)₊ ≤ z_k, so X̃_T = X_T. And X̃ is X' with noise whose mean is moved by
+a v_k of length at most a_k, which does not depend on Z_k: given the past of X̃, a mixture of such Gaussians is against N(0, s²I)
+no easier to tell than one that is moved by a_k, whatever its weights (its error is a mean of theirs). Gaussians compose. ∎
+
+Rounding: a computed step differs from the real one by at most e, on either side: 2e joins each m_k. The last step is released on
+a grid, whose rounding is within what it may move (`Channel.unveil`).
+
+The best a_k: P_t = Σ_{k≤t} c^{T−k}a_k may rise to S_t = Σ_{k≤t} c^{T−k}m_k, must end there, and costs Σ (ΔP)²/c^{2(T−k)}: the
+shortest string below S over W_t = Σ_{k≤t} c^{2(T−k)}, which is the greatest convex minorant of S. A record that is used in the
+last step of each pass is the worst place: of another one, the steps after its last use are post-processing.
+"""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ its place. So a record draws the same whoever runs beside it, however often the 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -45,9 +46,9 @@ _DRAW = (
 _BY_VALUES = ("poisson", "binomial", "standard_gamma", "dirichlet", "rrelu")
 
 
-def draws_by_name(function: Any) -> bool:
-    """Whether a function of torch draws, by its name."""
-    name = function.__name__
+@functools.cache
+def draws_by_name(name: str) -> bool:
+    """Whether the function of torch with this name draws."""
     return any(word in name for word in _DRAW) and name != "normalize" and not name.endswith(("_loss", "__"))
 
 

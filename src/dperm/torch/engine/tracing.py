@@ -242,7 +242,7 @@ class _ByRecord(Run):
         self.physical_size = physical_size
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if self.physical_size is None or not draws_by_name(func) or _drops_nothing(func, args, kwargs):
+        if self.physical_size is None or not draws_by_name(func.__name__) or _drops_nothing(func, args, kwargs):
             return func(*args, **kwargs)
         return self._drawn(func, args, kwargs)
 

@@ -16,11 +16,10 @@ import torch.nn.functional as F
 import torch.nn.grad
 from torch import Tensor, nn
 
-from dperm.torch.engine.gradient_forms import Dense, Form, Outer, wide
+from dperm.torch.engine.gradient_forms import Dense, Form, Outer, ghost_squares, wide
 from dperm.torch.engine.rules.patches import Geometry, patch_gram, patches
 from dperm.torch.engine.tracing import Run, detached, rule_for
 from dperm.torch.tensors.buffers import Scratch, record_chunks
-from dperm.torch.tensors.norms import ghost_squares
 
 _FORWARD: list[Any] = [F.conv1d, F.conv2d, F.conv3d]
 _WORTH_IT = 2.0  # times fewer products: benchmarks/convolutions.py
@@ -145,7 +144,7 @@ class ConvGradient(Form):
         return _WORTH_IT * products < positions * cells * inner * outer
 
     def _squares_by_pixels(self) -> Tensor:
-        """Ghost norms (see `dperm.torch.tensors.norms`) with inner products of patches from those of pixels."""
+        """Ghost norms (see `dperm.torch.engine.gradient_forms`) with inner products of patches from those of pixels."""
         groups, images = self.geometry.groups, self.multiple
         sizes, positions = self.input.shape[2:], self.gradient.shape[2:]
         right_gram = functools.partial(
@@ -234,7 +233,11 @@ def transposed_convolution(
     groups: int = 1,
     dilation: Any = 1,
 ) -> Any:
-    """Input (n, channels, ...) of a record that counts as a batch of n, or (channels, ...)."""
+    """Input (n, channels, ...) of a record that counts as a batch of n, or (channels, ...).
+
+    The weight's gradient is that of the convolution that this one is the transpose of. That convolution takes outputs to inputs,
+    so the output's gradient plays the input and the input plays the gradient. Image i of the output depends on image i alone.
+    """
     if not run.constant(weight, bias) or run.trains(input):
         return NotImplemented
     axes = weight.dim() - 2
