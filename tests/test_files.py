@@ -191,7 +191,8 @@ def test_44_1_a_name_too_long_for_what_stands_beside_it_is_refused_first(tmp_pat
 
 def test_44_1_what_is_rescued_may_have_a_long_name() -> None:
     path = rescue("ä" * 120 + ".json", "text")
-    assert path is not None and path.read_text() == "text" and path.suffix == ".json"
+    assert path is not None
+    assert (path.read_text(), path.suffix) == ("text", ".json")
     path.unlink()
 
 

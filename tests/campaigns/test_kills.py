@@ -36,7 +36,7 @@ from dperm.privacy.certificates.signing import SigningKey, make_key
 from dperm.privacy.events import leaves
 from dperm.release import SpendLog
 from dperm.release.ledger import Budget
-from dperm.torch import checkpoint
+from dperm.torch.training import checkpoint
 from helpers import killed_commands as commands
 from helpers import postgres
 from helpers.killed_commands import PROCESSES, Place

@@ -77,7 +77,7 @@ class OddError(Exception):
         ("arrow", feather, "read_table"),
         ("xlsx", openpyxl, "load_workbook"),
         ("npy", np, "load"),
-        ("npz", np, "load"),
+        ("npz", "numpy.lib.format", "read_array"),
         ("libsvm", sklearn.datasets, "load_svmlight_file"),
         ("csv", "pyarrow.csv", "read_csv"),
         ("gz", "gzip", "GzipFile.read"),

@@ -330,7 +330,7 @@ def test_15_a_parquet_file_beyond_memory_is_refused_as_a_whole_and_read_in_parts
         }
     )  # fmt: skip
     whole = read_dataset(tmp_path / "t.parquet", schema=schema)[0]
-    for module in ("limits", "streaming"):
+    for module in ("untrusted_files", "readers.streaming"):
         monkeypatch.setattr(f"dperm.data.{module}.free_memory", lambda: 17_000.0)
     with pytest.raises(DataError, match="too much for"):
         read_frame(tmp_path / "t.parquet")

@@ -209,7 +209,7 @@ def test_what_was_changed_or_taken_out_shows(tmp_path: Path) -> None:
         "Entry 3 of": "UPDATE dperm_entries SET persons = 1 WHERE number = 3",
         "Entry 4 of": "UPDATE dperm_entries SET charge = 'x' WHERE number = 4",
         "may look open": "UPDATE dperm_head SET time = ''",
-        "was changed: '0'": "UPDATE dperm_budgets SET spent = '0'",
+        "expected amounts of each kind, got 0": "UPDATE dperm_budgets SET spent = '0'",
         "nobody made it": "INSERT INTO dperm_budgets SELECT 'others', body, spent FROM dperm_budgets",
     }
     for message, change in changes.items():
