@@ -10,10 +10,12 @@ TESTS ?=
 
 setup: $(STAMP)
 
-# One pinned environment for everything but the benchmarks' peers.
-$(STAMP): pyproject.toml constraints.txt
+# One pinned environment for everything but the benchmarks' peers. What is downloaded must have the hash that is written down; torch,
+# whose builds differ by machine, and dperm itself have none, and are installed after that, by programs that have.
+$(STAMP): pyproject.toml constraints.txt requirements.txt
 	$(PYTHON) -m venv $(VENV) || { echo "No venv module: on Debian or Ubuntu run 'apt-get install python3-venv'." >&2; exit 1; }
-	$(PIP) install --constraint constraints.txt --editable ".[test,torch]"
+	$(PIP) install --require-hashes --no-deps --requirement requirements.txt
+	$(PIP) install --no-build-isolation --constraint constraints.txt --editable ".[test,torch]"
 	touch $(STAMP)
 
 run: setup
