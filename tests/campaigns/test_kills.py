@@ -45,6 +45,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="kills, forks and ses
 
 KILLS = int(os.environ.get("DPERM_KILLS", "60"))
 SERIES = 12  # kills of commands that write to one folder
+BUDGET_SECONDS = 3.0  # from the start of a process that raises a budget or charges to it, in which it is killed
 ALONE = 60.0  # seconds that a worker may outlive its command: as long as it takes to start on a busy machine, and no longer
 DELTA = 1e-5
 WARDS = ("north", "south", "east")
@@ -575,7 +576,7 @@ def test_44_killed_owners_and_chargers_of_a_budget_lose_nothing(tmp_path: Path, 
             before = Ledger.of(place)
             owner = begin(commands.raise_on, place, label, str(key), int(max(before.budgets)))
             charger = begin(commands.charge_on, place, label)
-            killed = campaign.killed([campaign.rng.uniform(0, 0.6) for _ in range(2)], [owner, charger])
+            killed = campaign.killed([campaign.rng.uniform(0, BUDGET_SECONDS) for _ in range(2)], [owner, charger])
             assert killed == [True, True], place.said(owner.pid, "stderr") + place.said(charger.pid, "stderr")
             ledger = Ledger.of(place)
             with state_of(place):
