@@ -15,7 +15,8 @@ from dperm.audit import AuditResult, Training, replay, white_box
 from dperm.estimators import DPLogisticRegression
 from dperm.gradient import BallsAndBins, Constant, FixedSize, FullBatch, Plan, Poisson, PoissonUpTo, Sampler
 from dperm.gradient.recipes import dp_sgd
-from dperm.gradient.recipes.dp_sgd import SAMPLINGS, capacity
+from dperm.gradient.sampling import samplings
+from dperm.gradient.sampling.poisson import capacity
 from dperm.gradient.sampling.rows import PoissonRows
 from dperm.mechanisms import Gradient, GradientPerturbation
 from dperm.privacy import Gaussian, Relation, SelfComposed, TruncatedPoisson, calibrate, epsilon
@@ -367,7 +368,7 @@ def test_a_stranger_s_sampler_draws_as_the_one_that_it_derives_from() -> None:
 # Training
 
 
-@pytest.mark.parametrize("sampling", [name for name in SAMPLINGS if name != "poisson"])
+@pytest.mark.parametrize("sampling", [name for name in samplings() if name != "poisson"])
 def test_linear_models(sampling: str) -> None:
     rows = RNG.normal(size=(3000, 4)) / 4
     labels = np.where(rows[:, 0] + 0.1 * RNG.normal(size=3000) > 0, 1, 0)
@@ -382,7 +383,7 @@ def test_linear_models(sampling: str) -> None:
     model.certificate_.verify()
 
 
-@pytest.mark.parametrize("sampling", [name for name in SAMPLINGS if name != "poisson"])
+@pytest.mark.parametrize("sampling", [name for name in samplings() if name != "poisson"])
 def test_networks(sampling: str) -> None:
     pytest.importorskip("torch")
     from dperm.estimators import DPMLPClassifier
@@ -462,7 +463,7 @@ def test_no_epoch_is_drawn_twice_however_often_a_run_is_killed(tmp_path: Path, m
 
 
 def test_every_sampler_makes_the_steps_it_is_asked_for() -> None:
-    for sampling in SAMPLINGS:
+    for sampling in samplings():
         size, rows = (500, 2) if sampling == "rows" else (1000, None)
         mine = dp_sgd(
             noise_multiplier=1.0, public_size=size, expected_batch_size=100, epochs=3, clipping_norm=1.0, sampling=sampling,

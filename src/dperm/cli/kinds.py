@@ -135,9 +135,10 @@ class _Network(Kind):
         import numpy as np
 
         from dperm.estimators import DPMLPClassifier
+        from dperm.gradient.sampling import samplings
         from dperm.mechanisms import Gradient
 
-        if asked.sampling == "rows" and dataset.groups is None:
+        if asked.sampling in samplings() and samplings()[asked.sampling].by_rows and dataset.groups is None:
             raise ValueError("Expected a schema with a unit with --sampling rows: without one each row is a person.")
         if not isinstance(dataset.features, np.ndarray):
             raise ValueError(f"Expected dense features with --model mlp, got those of {dataset.name}, which are sparse.")

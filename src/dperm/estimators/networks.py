@@ -25,6 +25,7 @@ from dperm.estimators.records import admit_labels, admit_records, beside, same_r
 from dperm.estimators.unsupported_wrappers import of_stranger, remind_of_what_looks
 from dperm.gradient import Policy
 from dperm.gradient.recipes import budgeted_recipe, dp_sgd, dpis, full_batch_descent
+from dperm.gradient.sampling import samplings
 from dperm.mechanisms import Gradient, Method, method_of
 from dperm.privacy import Relation, Risk
 from dperm.release import Source
@@ -317,14 +318,14 @@ class _Recipe:
         return {"epochs": self.method.epochs or 20, "clipping_norm": self.method.clipping_norm or 1.0}
 
     def _drawn(self, noise_multiplier: float, public_size: int) -> Policy:
-        size = public_size * ((self.person_rows or 1) if self.method.sampling == "rows" else 1)
+        size = samplings()[self.method.sampling].drawn_from(public_size, self.person_rows)
         batch = self.method.expected_batch_size or min(256.0, size / 4)
         plan = dp_sgd(
             noise_multiplier=noise_multiplier,
             public_size=public_size,
             expected_batch_size=batch,
             sampling=self.method.sampling,
-            person_rows=self.person_rows if self.method.sampling == "rows" else None,
+            person_rows=self.person_rows,
             **self._common,
         )
         return self.method.shaped(plan)

@@ -11,9 +11,10 @@ import numpy as np
 from dperm import _validate as check
 from dperm._family import states
 from dperm._types import Array
-from dperm.gradient import IndividualPlan, LaplacianSmoothing, Plan, Policy, descend_by
+from dperm.gradient import FullBatch, ImportancePlan, IndividualPlan, LaplacianSmoothing, Plan, Policy, Sampler, descend_by
 from dperm.gradient.importance import admit_batch
 from dperm.gradient.policy import runs_by_parts
+from dperm.gradient.sampling import samplings
 from dperm.gradient.third_party_parts import foreign_parts
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.extremes import Extreme, beside_others_alike, every_place, some_places
@@ -119,15 +120,11 @@ class GradientPerturbation(Mechanism):
         return self.plan.describe()
 
 
-#: as plans call them
+#: Words for `sampling=`, and how plans call each.
 SAMPLINGS = {
-    "poisson": "Poisson",
-    "importance": "importance sampling",
-    "full": "full batch",
-    "balls_and_bins": "balls and bins",
-    "truncated_poisson": "truncated Poisson",
-    "fixed_size": "fixed size, without replacement",
-    "rows": "Poisson, rows",
+    "importance": ImportancePlan.kind,
+    "full": FullBatch.words,
+    **{word: kind.words for word, kind in samplings().items()},
 }
 
 
@@ -173,6 +170,10 @@ class Gradient(Method):
         return plan
 
     @property
+    def _sampler(self) -> type[Sampler]:
+        return samplings().get(self.sampling, FullBatch)  # importance sampling draws by a policy of its own
+
+    @property
     def words(self) -> str:
         """How it trains, as plans call it."""
         return SAMPLINGS[self.sampling]
@@ -182,7 +183,7 @@ class Gradient(Method):
 
     def at(self, facts: PublicFacts, budget: Budget, models: int, noise_multiplier: float) -> Mechanism:
         """With this noise, whatever it costs. To the rules the models of all classes are one."""
-        if self.sampling == "rows" and not facts.grouped:
+        if self._sampler.by_rows and not facts.grouped:
             raise ValueError(
                 "Expected persons of several rows with sampling='rows' (groups and person_rows, or a schema's unit)."
             )
@@ -213,10 +214,7 @@ class Gradient(Method):
 
     def size_released(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
         label = f"gradient perturbation ({self.words})"
-        if self.sampling == "fixed_size":
-            raise ValueError("Expected relation='replace_one' with sampling='fixed_size': its share tells how many records are.")
-        if self.sampling == "truncated_poisson":
-            raise ValueError("Expected public_size with sampling='truncated_poisson': what is charged depends on it.")
+        self._sampler.refuse_private_size()
         if self.sampling == "importance":
             self._one_model(models)
             filter = rdp_budget(check.positive("epsilon", budget.epsilon), budget.delta)
@@ -231,9 +229,9 @@ class Gradient(Method):
     def _for_noisy(self, facts: PublicFacts) -> Gradient:
         """With batches that a noisy number of records allows: it is paid for, and refuses nobody any more."""
         size, batch = facts.public_size, self.expected_batch_size
-        if batch is None or size is None or self.sampling not in ("balls_and_bins", "rows"):
+        if batch is None or size is None:
             return self
-        most = size * (facts.person_rows or 1 if self.sampling == "rows" else 1) / 1.5
+        most = self._sampler.largest_batch(size, facts.person_rows)
         return replace(self, expected_batch_size=most) if batch > most else self
 
     def _one_model(self, models: int) -> None:

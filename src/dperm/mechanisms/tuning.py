@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dperm import _validate as check
-from dperm.gradient import SGD, ImportancePlan, Plan, Update
+from dperm.gradient import SGD, FullBatch, ImportancePlan, Plan, Update
 from dperm.gradient.importance import LARGEST_RATE
 from dperm.gradient.recipes import dp_sgd, dpis, full_batch_descent
+from dperm.gradient.sampling import samplings
 from dperm.mechanisms.base import Budget
 from dperm.objectives import LinearObjective, Logistic, PublicFacts, Roughness, Task
 from dperm.privacy import FilteredRdp
@@ -102,11 +103,12 @@ class GradientSettings:
     ) -> GradientSettings:
         signal = signal_to_noise(facts, epsilon, delta)
         assert facts.public_size is not None
-        size = facts.public_size * (facts.person_rows or 1 if sampling == "rows" else 1)
+        sampler = samplings().get(sampling, FullBatch)
+        size = sampler.drawn_from(facts.public_size, facts.person_rows)
         # importance sampling draws more often than b/n: smaller batches leave it room
         usual = max(512.0, (epochs or 60.0) * size / _MOST_STEPS)
         batch = expected_batch_size or min(usual, size / (16 if sampling == "importance" else 4))
-        if sampling == "fixed_size" and expected_batch_size is None:
+        if sampler.whole_batches and expected_batch_size is None:
             batch = max(1, round(batch))
         squared = facts.target_bound is not None
         if sampling == "full":
@@ -147,7 +149,7 @@ def gradient_plan(
             expected_batch_size=chosen.expected_batch_size,
             epochs=chosen.epochs,
             sampling=sampling,
-            person_rows=facts.person_rows if sampling == "rows" else None,
+            person_rows=facts.person_rows,
             **common,
         )
 

@@ -11,15 +11,8 @@ from dperm.gradient.bounding import Bounding, Clip
 from dperm.gradient.plan import Constant, ExponentialDecay, Plan
 from dperm.gradient.post_processing import Identity, Post
 from dperm.gradient.recipes.recipe import recipe
-from dperm.gradient.sampling import BallsAndBins, FixedSize, Poisson, PoissonRows, PoissonUpTo, Sampler
+from dperm.gradient.sampling import Poisson, samplings
 from dperm.gradient.update import SGD, Averaged, Update
-from dperm.privacy.events import TruncatedPoisson
-
-#: what `sampling` may be
-SAMPLINGS = ("poisson", "truncated_poisson", "balls_and_bins", "fixed_size", "rows")
-
-_MORE = 1.1  # times the stated number of records is more than there may be
-_OVERFLOW = 1e-15  # chance that a draw is cut short, in a whole run
 
 
 @recipe
@@ -53,7 +46,9 @@ def dp_sgd(
         raise ValueError("Expected exactly one of clipping_norm and bounding.")
     check.positive("expected_batch_size", expected_batch_size)
     check.positive("epochs", epochs)
-    sampler, steps = _drawn(sampling, public_size, expected_batch_size, epochs, person_rows)
+    known = samplings()
+    kind = known[check.choice("sampling", sampling, known)]
+    sampler, steps = kind.for_batches(public_size, expected_batch_size, epochs, person_rows)
     steps_per_epoch = max(1, round(1 / sampler.rate))
     update = update or SGD(1.0, momentum=0.9)
     if average_from is not None:
@@ -61,42 +56,6 @@ def dp_sgd(
     noise = ExponentialDecay(noise_multiplier, decay, steps_per_epoch) if decay else Constant(noise_multiplier)
     bounding = bounding or Clip(clipping_norm or 0.0)
     return Plan(sampler, bounding, noise, update, steps, public_size, post or Identity())
-
-
-def _drawn(sampling: str, size: int, batch: float, epochs: float, person_rows: int | None) -> tuple[Sampler, int]:
-    """The sampler, and how many steps make `epochs` passes."""
-    check.choice("sampling", sampling, SAMPLINGS)
-    if sampling == "rows":
-        rows = check.integer("person_rows", person_rows, minimum=2)
-        if size * rows <= batch:
-            raise ValueError(f"Expected expected_batch_size below public_size·person_rows = {size * rows} rows, got {batch:g}.")
-        return PoissonRows(batch / (size * rows), rows), math.ceil(epochs * size * rows / batch)
-    rate = min(1.0, batch / size)
-    steps = math.ceil(epochs / rate)
-    if sampling == "balls_and_bins":
-        if size < 1.5 * batch:
-            raise ValueError(f"Expected expected_batch_size of at most {size / 1.5:g} with balls and bins, got {batch:g}.")
-        batches = round(size / batch)
-        return BallsAndBins(batches), batches * check.integer("epochs", epochs)
-    if sampling == "fixed_size":
-        return FixedSize(min(check.integer("expected_batch_size", batch), size), size), steps
-    if sampling == "truncated_poisson":
-        if rate == 1:
-            raise ValueError(f"Expected expected_batch_size below public_size = {size} with a largest batch, got {batch:g}.")
-        largest = math.ceil(_MORE * size)
-        return PoissonUpTo(rate, capacity(rate, largest, steps), largest), steps
-    return Poisson(rate), steps
-
-
-def capacity(rate: float, largest: int, steps: int) -> int:
-    """A size that all of `steps` Poisson draws of `largest` records stay below but for a chance of 1e-15: the least, by
-    Chernoff's bound."""
-    low, high = 1, largest
-    while low < high:
-        middle = (low + high) // 2
-        beyond = steps * TruncatedPoisson.overflow(rate, middle, largest) > _OVERFLOW
-        low, high = (middle + 1, high) if beyond else (low, middle)
-    return low
 
 
 def small_scale(plan: Plan, factor: float) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -24,9 +25,11 @@ class FixedSize(Sampler, Draw):
     size: int
     records: int
 
+    sampling = "fixed_size"
     words = "fixed size, without replacement"
     key: ClassVar[str] = "fixed"
     needs_size = True
+    whole_batches = True
     grouped = True
     independent_records: ClassVar[bool] = False
 
@@ -35,6 +38,15 @@ class FixedSize(Sampler, Draw):
             object.__setattr__(self, name, check.integer(name, getattr(self, name)))
         if self.size > self.records:
             raise ValueError(f"Expected size of at most records = {self.records}, got {self.size}.")
+
+    @classmethod
+    def for_batches(cls, public_size: int, batch: float, epochs: float, person_rows: int | None) -> tuple[FixedSize, int]:
+        steps = math.ceil(epochs / min(1.0, batch / public_size))
+        return cls(min(check.integer("expected_batch_size", batch), public_size), public_size), steps
+
+    @classmethod
+    def refuse_private_size(cls) -> None:
+        raise ValueError("Expected relation='replace_one' with sampling='fixed_size': its share tells how many records are.")
 
     @property
     def rate(self) -> float:

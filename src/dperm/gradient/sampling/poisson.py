@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,6 +15,8 @@ from dperm.gradient.sampling.sampler import Sampler
 from dperm.privacy.events import Event, Gaussian, PoissonSampled, SelfComposed, TruncatedPoisson
 from dperm.release.draws import Draw, Indices
 
+_MORE = 1.1  # times the stated number of records is more than there may be
+_OVERFLOW = 1e-15  # chance that a draw is cut short, in a whole run
 _SAMPLED_AT_ONCE = 1 << 16  # inclusions drawn per bulk call
 _LONGEST_GAP = 2.0**44  # between two of them, in records: more than any run has, and sums of them are whole
 
@@ -24,12 +27,18 @@ class Poisson(Sampler, Draw):
 
     sampling_rate: float
 
+    sampling = "poisson"
     words = "Poisson"
     grouped = True
     key: ClassVar[str] = "poisson"
 
     def __post_init__(self) -> None:
         check.fraction("sampling_rate", self.sampling_rate, one=True)
+
+    @classmethod
+    def for_batches(cls, public_size: int, batch: float, epochs: float, person_rows: int | None) -> tuple[Poisson, int]:
+        rate = min(1.0, batch / public_size)
+        return cls(rate), math.ceil(epochs / rate)
 
     @property
     def rate(self) -> float:
@@ -95,6 +104,7 @@ class PoissonUpTo(Poisson):
     capacity: int
     largest: int
 
+    sampling = "truncated_poisson"
     words = "truncated Poisson"
     key: ClassVar[str] = "truncated"
     needs_size = True
@@ -104,6 +114,20 @@ class PoissonUpTo(Poisson):
         super().__post_init__()
         for name in ("capacity", "largest"):
             object.__setattr__(self, name, check.integer(name, getattr(self, name)))
+
+    @classmethod
+    def for_batches(cls, public_size: int, batch: float, epochs: float, person_rows: int | None) -> tuple[PoissonUpTo, int]:
+        if batch >= public_size:
+            raise ValueError(
+                f"Expected expected_batch_size below public_size = {public_size} with a largest batch, got {batch:g}."
+            )
+        rate, largest = batch / public_size, math.ceil(_MORE * public_size)
+        steps = math.ceil(epochs / rate)
+        return cls(rate, capacity(rate, largest, steps), largest), steps
+
+    @classmethod
+    def refuse_private_size(cls) -> None:
+        raise ValueError("Expected public_size with sampling='truncated_poisson': what is charged depends on it.")
 
     def event(self, step: Gaussian, first: int, count: int) -> Event:
         return SelfComposed(TruncatedPoisson(self.sampling_rate, step, self.capacity, self.largest), count)
@@ -122,3 +146,14 @@ class PoissonUpTo(Poisson):
         return drawn[: max(0, self.capacity - more)]
 
     tables = Draw.tables
+
+
+def capacity(rate: float, largest: int, steps: int) -> int:
+    """A size that all of `steps` Poisson draws of `largest` records stay below but for a chance of 1e-15: the least, by
+    Chernoff's bound."""
+    low, high = 1, largest
+    while low < high:
+        middle = (low + high) // 2
+        beyond = steps * TruncatedPoisson.overflow(rate, middle, largest) > _OVERFLOW
+        low, high = (middle + 1, high) if beyond else (low, middle)
+    return low

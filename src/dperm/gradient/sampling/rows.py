@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -29,6 +30,7 @@ class PoissonRows(Sampler, Draw):
     sampling_rate: float
     rows: int
 
+    sampling = "rows"
     words = "Poisson, rows"
     key: ClassVar[str] = "rows"
     grouped = True
@@ -37,6 +39,18 @@ class PoissonRows(Sampler, Draw):
     def __post_init__(self) -> None:
         check.fraction("sampling_rate", self.sampling_rate)
         object.__setattr__(self, "rows", check.integer("rows", self.rows, minimum=2))
+
+    @classmethod
+    def for_batches(cls, public_size: int, batch: float, epochs: float, person_rows: int | None) -> tuple[PoissonRows, int]:
+        rows = check.integer("person_rows", person_rows, minimum=2)
+        size = cls.drawn_from(public_size, rows)
+        if size <= batch:
+            raise ValueError(f"Expected expected_batch_size below public_size·person_rows = {size} rows, got {batch:g}.")
+        return cls(batch / size, rows), math.ceil(epochs * size / batch)
+
+    @classmethod
+    def largest_batch(cls, public_size: int, person_rows: int | None) -> float:
+        return cls.drawn_from(public_size, person_rows) / 1.5
 
     @property
     def slots(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
-from dperm._family import ours
+from dperm._family import members, ours
 from dperm.privacy.events import Event, Gaussian, SelfComposed
 from dperm.release import Channel
 from dperm.release.draws import Draw
@@ -17,10 +17,12 @@ from dperm.release.draws import Draw
 class Sampler(ABC):
     """A public rule for which records each step sees. Those that draw derive from `Draw`, too, which is how they draw."""
 
+    sampling: ClassVar[str] = ""  # `sampling=` of methods and recipes; empty: there is no word for it
     words = "by a rule of its own"  # how records are drawn, as plans call it
     period = 1  # steps that are charged together
     needs_size = False  # whether the number of records must be known, not only released with noise
 
+    whole_batches = False  # whether batches have a size, and not only an expected one
     by_rows = False  # whether rows of persons are drawn, each by itself
     slots = 1  # rows of a person that are drawn each by itself
     grouped = False  # whether its proof holds of persons with several rows, each of them one record
@@ -33,6 +35,31 @@ class Sampler(ABC):
     @abstractmethod
     def event(self, step: Gaussian, first: int, count: int) -> Event:
         """What `count` steps from step `first` on cost, given the event of a step on the records that it drew."""
+
+    @classmethod
+    def for_batches(cls, public_size: int, batch: float, epochs: float, person_rows: int | None) -> tuple[Sampler, int]:
+        """The sampler of batches of an expected size, and the number of steps in which it passes over the data `epochs` times.
+
+        person_rows : the most rows of a person, where persons have several.
+
+        ValueError for batches that it cannot draw.
+        """
+        raise ValueError(f"Expected a sampler of your own to be handed to a plan: {cls.__name__} has no rule for its settings.")
+
+    @classmethod
+    def drawn_from(cls, public_size: int, person_rows: int | None) -> int:
+        """How many it draws from: records, or rows of persons."""
+        return public_size * (person_rows or 1) if cls.by_rows else public_size
+
+    @classmethod
+    def largest_batch(cls, public_size: int, person_rows: int | None) -> float:
+        """Expected batches up to this size can be drawn, whatever else is said."""
+        return float("inf")
+
+    @classmethod
+    def refuse_private_size(cls) -> None:
+        """ValueError where the number of records cannot be private."""
+        return
 
     def refuse(self, records: int) -> None:
         """ValueError, before any charge, for a number of records that this cannot draw from."""
@@ -72,3 +99,8 @@ class FullBatch(Sampler):
     def draws(self, channel: Channel, records: int, steps: int) -> Iterator[Any]:
         for _ in range(steps):
             yield None
+
+
+def samplings() -> dict[str, type[Sampler]]:
+    """dperm's samplers by the word for each in `sampling=`."""
+    return {kind.sampling: kind for kind in sorted(members(Sampler), key=lambda kind: kind.sampling) if kind.sampling}
