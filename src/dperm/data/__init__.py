@@ -1,5 +1,6 @@
 """Data: tables through public schemas, named sets, and images."""
 
+from dperm._extras import require
 from dperm.data.columns import TargetRange
 from dperm.data.dataset import Dataset
 from dperm.data.finding import find
@@ -11,6 +12,9 @@ from dperm.data.reviews import Reviews, hashed_words, load_reviews
 from dperm.data.schema import Column, Schema, SchemaError
 from dperm.data.streaming import read_stream
 from dperm.data.untrusted_files import DataError
+
+require("pandas", "A table")  # loaded where a table is read, and not before
+require("pyarrow", "A table")
 
 __all__ = [
     "Column",
