@@ -9,8 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin, clone
-from sklearn.metrics import accuracy_score
-from sklearn.model_selection import train_test_split
 
 from dperm import _validate as check
 from dperm._types import Array
@@ -93,6 +91,8 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
             rows, labels = looks._rows_alike(others.rows), admit_labels(others.targets, known)[1]
         else:
             check.fraction("held_out", held_out)
+            from sklearn.model_selection import train_test_split
+
             X, rows, index, labels = train_test_split(X, index, test_size=held_out, random_state=random_state)
         task = self.task(X.shape[1], 2)
         objective = method.objective(task)
@@ -124,6 +124,8 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         return self._scored(truth, answers, weights)
 
     def _scored(self, truth: NDArray[Any], answers: NDArray[Any], weights: Array | None) -> float:
+        from sklearn.metrics import accuracy_score
+
         return float(accuracy_score(truth, answers, sample_weight=weights))
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin
-from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
@@ -169,6 +168,8 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy."""
+        from sklearn.metrics import accuracy_score
+
         truth, weights = beside(answers := self.predict(X), y, sample_weight)
         return float(accuracy_score(truth, answers, sample_weight=weights))
 
