@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from scipy.optimize import brentq
+import scipy  # which loads scipy.optimize where it is called
 
 from dperm import _validate as check
 from dperm.privacy.accounting import best_epsilon
@@ -73,7 +73,7 @@ def calibrate_below(make_event: Callable[[float], Event], profile: PrivacyProfil
         low, high = high, high + 0.2
         if high > 25.0:
             raise BudgetExceeded(f"No noise keeps a part within {profile}.")
-    root = float(brentq(beyond, low, high, xtol=1e-5))
+    root = float(scipy.optimize.brentq(beyond, low, high, xtol=1e-5))
     while beyond(root) > 0:
         root += 1e-5
     return math.exp(root)

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy  # which loads scipy.optimize where it is called
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from dperm import _validate as check
@@ -150,7 +150,7 @@ def stopping_epsilons(signals: Sequence[float], delta: float) -> tuple[float, ..
     low = high - 1.0
     while excess(low) > 0:
         low, high = low - 1.0, low
-    found = float(brentq(excess, low, high, xtol=_SLACK))
+    found = float(scipy.optimize.brentq(excess, low, high, xtol=_SLACK))
     while excess(found) > 0:
         found -= _SLACK
     return levels(found)

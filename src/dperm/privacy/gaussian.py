@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy  # which loads scipy.optimize where it is called
 from scipy.special import erfcx
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -101,7 +101,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
         low, high = low - 2, low
     while excess(high) <= 0:
         low, high = high, high + 2
-    root, step = brentq(excess, low, high, xtol=1e-13), 2e-13  # more than the last place of any double's logarithm
+    root, step = scipy.optimize.brentq(excess, low, high, xtol=1e-13), 2e-13  # more than the last place of any double's logarithm
     while excess(root) > 0:  # step back over the solver's tolerance, never forward; of a vast ε δ is known less finely than that
         root, step = root - step, 2 * step
     return math.exp(root)
@@ -118,7 +118,9 @@ def solve_decreasing(excess: Callable[[float], float], scale: float, relative: f
             return math.inf
     if math.isinf(high):
         return math.inf
-    root = float(brentq(excess, low, high, xtol=relative * high * 0.1, rtol=max(relative * 0.1, 4 * np.finfo(float).eps)))
+    root = float(
+        scipy.optimize.brentq(excess, low, high, xtol=relative * high * 0.1, rtol=max(relative * 0.1, 4 * np.finfo(float).eps))
+    )
     step = relative * max(root, 1e-12)
     while excess(root) > 0:
         root, step = root + step, 2 * step

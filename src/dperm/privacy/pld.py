@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy  # which loads scipy.optimize where it is called
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.optimize import minimize_scalar
 
 from dperm._types import Array
 from dperm.privacy.events import Event, Gaussian, leaves
@@ -502,7 +502,7 @@ class _Direction:
 
     def _minimise(self, objective: Callable[[float], float]) -> tuple[float, float]:
         """The tilt with the smallest objective, and that value."""
-        best = minimize_scalar(
+        best = scipy.optimize.minimize_scalar(
             lambda log_t: objective(math.exp(log_t)), bounds=(-9.0, 23.0), method="bounded", options={"xatol": 0.03}
         )
         return math.exp(float(best.x)), float(best.fun)
