@@ -28,12 +28,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy  # which loads scipy.optimize where it is called
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import ndtr
 
 from dperm import _validate as check
 from dperm._types import Array
+from dperm.privacy import brent
 from dperm.privacy.events import LARGEST_NUMBER, AboveThreshold, Composed, Event, Gaussian, PureDP, Relation
 from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 
@@ -150,7 +150,7 @@ def stopping_epsilons(signals: Sequence[float], delta: float) -> tuple[float, ..
     low = high - 1.0
     while excess(low) > 0:
         low, high = low - 1.0, low
-    found = float(scipy.optimize.brentq(excess, low, high, xtol=_SLACK))
+    found = brent.root(excess, low, high, xtol=_SLACK)
     while excess(found) > 0:
         found -= _SLACK
     return levels(found)

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy  # which loads scipy.optimize where it is called
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm.privacy import brent
 from dperm.privacy.events import LARGEST_LOSS, Event, FilteredRdp, PrivacyProfile, Relation, leaves, relation_of
 from dperm.privacy.pld import PrivacyLossDistribution
 from dperm.privacy.rdp import ORDERS, conversion, rdp
@@ -42,7 +42,7 @@ def _log_noise(run: Callable[[float], Event], order: float, budget: float) -> fl
     def beyond(log_noise: float) -> float:
         return math.log(max(float(rdp(run(math.exp(log_noise)), np.array([order]))[0]), 1e-300) / budget)
 
-    return float(scipy.optimize.brentq(beyond, math.log(1e-2), math.log(1e9), xtol=1e-4))
+    return brent.root(beyond, math.log(1e-2), math.log(1e9), xtol=1e-4)
 
 
 class BudgetExceeded(RuntimeError):

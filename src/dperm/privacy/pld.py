@@ -24,10 +24,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import scipy  # which loads scipy.optimize where it is called
 from scipy.fft import irfft, next_fast_len, rfft
 
 from dperm._types import Array
+from dperm.privacy import brent
 from dperm.privacy.events import Event, Gaussian, leaves
 from dperm.privacy.gaussian import solve_decreasing
 from dperm.privacy.pairs import LOSS_CAP, MOST_NOISE, Cells, LossPair, cells, composed_pairs, gaussian_pair, symmetric
@@ -502,10 +502,8 @@ class _Direction:
 
     def _minimise(self, objective: Callable[[float], float]) -> tuple[float, float]:
         """The tilt with the smallest objective, and that value."""
-        best = scipy.optimize.minimize_scalar(
-            lambda log_t: objective(math.exp(log_t)), bounds=(-9.0, 23.0), method="bounded", options={"xatol": 0.03}
-        )
-        return math.exp(float(best.x)), float(best.fun)
+        log_tilt, value = brent.least(lambda log_t: objective(math.exp(log_t)), -9.0, 23.0, xtol=0.03)
+        return math.exp(log_tilt), value
 
     def _jump(self, epsilon: float, log_cut: float, largest: float) -> tuple[list[int], _Jump] | None:
         """Points of each part up to a place between ε and `largest` beyond which runs are bounded apart, with a slack of no more
