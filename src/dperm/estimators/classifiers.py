@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +20,9 @@ from dperm.estimators.scores import accuracy_of_parts
 from dperm.mechanisms import Auto, Coordinate, Method, Objective
 from dperm.objectives import Hinge, Huber, Logistic, Loss
 from dperm.privacy import Assumption, Risk
-from dperm.utility import EpsilonCurve, UtilityCurve, UtilityPath
+
+if TYPE_CHECKING:
+    from dperm.utility import UtilityCurve
 
 _L1_SHARES = {"l1": 1.0, "l2": 0.0, "elasticnet": 0.5}  # of penalties
 
@@ -72,6 +74,8 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
 
         NOT PRIVATE, and nothing is charged: it looks at the records. ValueError for other mechanisms and more than two classes.
         """
+        from dperm.utility import EpsilonCurve, UtilityCurve, UtilityPath
+
         self._check_parameters()
         refuse_dask(X=X, y=y)
         if self._weighs:
