@@ -58,6 +58,15 @@ def column(name: str, values: Any, size: int | None = None, *, as_given: bool = 
     return array if as_given else _numbers(array)
 
 
+def is_missing(entry: Any) -> bool:
+    """Whether an entry is None, NaN, NaT, pandas' NA, or a tuple with one of these."""
+    if entry is None or isinstance(entry, str | bytes):
+        return entry is None
+    if isinstance(entry, tuple):
+        return any(map(is_missing, entry))
+    return type(entry).__name__ == "NAType" or bool(entry != entry)  # NA says neither that it is like itself nor that it is not
+
+
 def refuse_masked(name: str, values: Any) -> None:
     """ValueError for masked entries: whatever forgets the mask would use what is under it."""
     if np.ma.is_masked(values):

@@ -226,7 +226,7 @@ def test_sheets_say_what_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = tmp_path / "people.xlsx"
     path.write_bytes(b"PK")
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    with pytest.raises(DataError, match="needs openpyxl"):
+    with pytest.raises(ModuleNotFoundError, match="needs openpyxl"):
         read_frame(path)
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dperm._extras import needed
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -16,7 +18,8 @@ _ATTACK, _CLAIM = "#0072B2", "#D55E00"
 
 def curve_figure(result: AuditResult) -> Figure:
     """A figure of its own; ValueError for an attack that kept no curve."""
-    from matplotlib.figure import Figure
+    with needed("matplotlib", "A figure"):
+        from matplotlib.figure import Figure
 
     if not result.curve:
         raise ValueError(f"The attack {result.attack!r} kept no curve.")

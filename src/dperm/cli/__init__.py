@@ -13,11 +13,14 @@ import pkgutil
 import sys
 from typing import Annotated, Any
 
-import typer
-
+from dperm._extras import needed
 from dperm._json import on_one_line
-from dperm.cli import commands
 from dperm.cli.printing import complain, say, warn
+
+with needed("typer", "The command line"):
+    import typer
+
+from dperm.cli import commands
 from dperm.cli.shared import ENDING, give_up_reserved
 
 __all__ = ["app", "main"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from dperm._extras import require
 
 if TYPE_CHECKING:
     from dperm.data import Dataset, Schema
@@ -117,8 +118,8 @@ class _Network(Kind):
     notice = "Training a network: this can take minutes.\n"
 
     def refuse(self, asked: Asked) -> None:
-        if any(importlib.util.find_spec(name) is None for name in ("torch", "safetensors")):
-            raise ValueError("Expected PyTorch and safetensors with --model mlp: pip install 'dperm[torch]'.")
+        require("torch", "--model mlp")
+        require("safetensors", "--model mlp")
         _widths(asked.hidden)
         if asked.class_weight is not None or asked.mechanism not in ("auto", "gradient") or asked.data_norm != 1.0:
             raise ValueError(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from dperm._extras import needed
 from dperm._json import on_one_line
 
 _PAUSE = 10.0  # seconds between lines of progress
@@ -79,8 +80,9 @@ def progress(title: str, shown: bool) -> Iterator[Any]:
     if not sys.stderr.isatty():
         yield _lines(title)
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    with needed("rich", "A progress bar"):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:

@@ -1,5 +1,6 @@
 """Data: tables through public schemas, named sets, and images."""
 
+from dperm._extras import require
 from dperm.data.dataset import Dataset
 from dperm.data.named.images import Images, load_images
 from dperm.data.named.named_sets import load, named, schema_of
@@ -11,6 +12,9 @@ from dperm.data.schema.schema import Column, Schema, SchemaError
 from dperm.data.schema_search.private_search import find
 from dperm.data.schema_search.proposing import confirmed, propose
 from dperm.data.untrusted_files import DataError
+
+require("pandas", "A table")  # loaded where a table is read, and not before
+require("pyarrow", "A table")
 
 __all__ = [
     "Column",

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dperm._extras import needed
 from dperm.distributed.engine import DaskEngine
 from dperm.objectives.parts import Engine
 
@@ -88,7 +89,8 @@ def _zeros(columns: Sequence[Any], kind: np.dtype[Any]) -> Any:
     zeros = np.zeros((1, len(columns)), dtype=kind)
     if not any(isinstance(column, str) for column in columns):
         return zeros
-    import pandas as pd
+    with needed("pandas", "A table with names of columns"):
+        import pandas as pd
 
     return pd.DataFrame(zeros, columns=columns)  # pyright: ignore[reportArgumentType]
 
@@ -119,7 +121,8 @@ def refuse_other_lengths(name: str, given: Any, X: Any) -> None:
 
 
 def _client() -> Any:
-    from distributed import get_client
+    with needed("distributed", "Fitting rows in parts"):
+        from distributed import get_client
 
     try:
         return get_client()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin, clone
-from sklearn.metrics import accuracy_score
-from sklearn.model_selection import train_test_split
 
 from dperm import _validate as check
 from dperm._types import Array
@@ -22,7 +20,9 @@ from dperm.estimators.scores import accuracy_of_parts
 from dperm.mechanisms import Auto, Coordinate, Method, Objective
 from dperm.objectives import Hinge, Huber, Logistic, Loss
 from dperm.privacy import Assumption, Risk
-from dperm.utility import EpsilonCurve, UtilityCurve, UtilityPath
+
+if TYPE_CHECKING:
+    from dperm.utility import UtilityCurve
 
 _L1_SHARES = {"l1": 1.0, "l2": 0.0, "elasticnet": 0.5}  # of penalties
 
@@ -74,6 +74,8 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
 
         NOT PRIVATE, and nothing is charged: it looks at the records. ValueError for other mechanisms and more than two classes.
         """
+        from dperm.utility import EpsilonCurve, UtilityCurve, UtilityPath
+
         self._check_parameters()
         refuse_dask(X=X, y=y)
         if self._weighs:
@@ -93,6 +95,8 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
             rows, labels = looks._rows_alike(others.rows), admit_labels(others.targets, known)[1]
         else:
             check.fraction("held_out", held_out)
+            from sklearn.model_selection import train_test_split
+
             X, rows, index, labels = train_test_split(X, index, test_size=held_out, random_state=random_state)
         task = self.task(X.shape[1], 2)
         objective = method.objective(task)
@@ -124,6 +128,8 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         return self._scored(truth, answers, weights)
 
     def _scored(self, truth: NDArray[Any], answers: NDArray[Any], weights: Array | None) -> float:
+        from sklearn.metrics import accuracy_score
+
         return float(accuracy_score(truth, answers, sample_weight=weights))
 
 

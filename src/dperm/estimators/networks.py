@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -14,10 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin
-from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
+from dperm._extras import require
 from dperm._types import Array
 from dperm.distributed.table import refuse_dask
 from dperm.estimators.base import TakesMethod, admit_groups, all_or_nothing
@@ -63,8 +62,7 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
 
         Raises ValueError for unusable input before anything is charged. Whatever fails later, the charge stands.
         """
-        if importlib.util.find_spec("torch") is None:
-            raise ModuleNotFoundError("Networks need PyTorch: pip install 'dperm[torch]'.")
+        require("torch", "A network")
         check.plain_numbers(self, self.get_params(deep=False))
         if type(self.label) is not str:
             raise TypeError(f"Expected label to be text, got {self.label!r}.")
@@ -171,6 +169,8 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy."""
+        from sklearn.metrics import accuracy_score
+
         truth, weights = beside(answers := self.predict(X), y, sample_weight)
         return float(accuracy_score(truth, answers, sample_weight=weights))
 

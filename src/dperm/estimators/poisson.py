@@ -7,7 +7,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
-from sklearn.metrics import d2_tweedie_score
 
 from dperm import _validate as check
 from dperm.distributed.sums import PartSums
@@ -108,6 +107,8 @@ class DPPoissonRegressor(RegressorMixin, PrivateLinearModel):
         return self._scored(truth, answers, weights)
 
     def _scored(self, truth: NDArray[Any], answers: NDArray[Any], weights: NDArray[np.float64] | None) -> float:
+        from sklearn.metrics import d2_tweedie_score
+
         return float(d2_tweedie_score(truth, np.maximum(answers, _LEAST_MEAN), sample_weight=weights, power=1))
 
     def _means(self, X: Any) -> NDArray[np.float64]:

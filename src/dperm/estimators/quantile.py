@@ -7,7 +7,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
-from sklearn.metrics import d2_pinball_score
 
 from dperm import _validate as check
 from dperm.distributed.sums import PartSums
@@ -122,4 +121,6 @@ class DPQuantileRegressor(RegressorMixin, PrivateLinearModel):
         return self._scored(truth, answers, weights)
 
     def _scored(self, truth: NDArray[Any], answers: NDArray[Any], weights: NDArray[np.float64] | None) -> float:
+        from sklearn.metrics import d2_pinball_score
+
         return float(d2_pinball_score(truth, answers, sample_weight=weights, alpha=self.quantile))

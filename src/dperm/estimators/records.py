@@ -14,7 +14,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from dperm import _validate as check
-from dperm._column import agreement, column, refuse_masked, refuse_other_than_numbers
+from dperm._column import agreement, column, is_missing, refuse_masked, refuse_other_than_numbers
+from dperm._extras import needed
 from dperm._types import Array
 from dperm.distributed.table import refuse_dask
 from dperm.privacy import Assumption
@@ -97,7 +98,8 @@ def _named(rows: Any, names: Any) -> Any:
     """Rows as a frame of these columns, where they have names: models that were trained on such expect them."""
     if names is None:
         return rows
-    import pandas as pd
+    with needed("pandas", "A table with names of columns"):
+        import pandas as pd
 
     return pd.DataFrame.sparse.from_spmatrix(rows, columns=names) if issparse(rows) else pd.DataFrame(rows, columns=names)
 
@@ -132,10 +134,8 @@ def admit_labels(y: Any, classes: ArrayLike | None) -> tuple[NDArray[Any], NDArr
 
 def refuse_missing(y: Any) -> None:
     """ValueError where labels are None, NaN or pandas's NA among texts, which libraries refuse in words of their own."""
-    import pandas as pd
-
     labels = np.asarray(y)
-    if labels.ndim and labels.dtype.kind == "O" and (missing := int(np.sum(pd.isna(labels)))):
+    if labels.ndim and labels.dtype.kind == "O" and (missing := sum(map(is_missing, labels.flat))):
         raise ValueError(f"Expected a label for each record, got {missing} without one: leave them out, or give them a label.")
 
 

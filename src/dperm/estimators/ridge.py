@@ -8,7 +8,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
-from sklearn.metrics import r2_score
 
 from dperm import _validate as check
 from dperm._types import Array
@@ -106,6 +105,8 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
         return self._scored(truth, answers, weights)
 
     def _scored(self, truth: NDArray[Any], answers: NDArray[Any], weights: Array | None) -> float:
+        from sklearn.metrics import r2_score
+
         return float(r2_score(truth, answers, sample_weight=weights))
 
 

@@ -7,7 +7,6 @@ A digest binds what a file holds; a signature, where there is one, says who made
 from __future__ import annotations
 
 import base64
-import importlib.util
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -18,6 +17,7 @@ import numpy as np
 from sklearn.base import is_regressor
 from sklearn.utils.validation import check_is_fitted
 
+from dperm._extras import needed
 from dperm._family import members, ours
 from dperm._json import foreign, unique_names
 from dperm.estimators.base import PrivateLinearModel, plain
@@ -193,7 +193,9 @@ def weights_of(model: PrivateNetworkClassifier) -> dict[str, Any]:
             "torch (module_.state_dict()), and the certificate as JSON (certificate_.to_json())."
         )
     import torch
-    from safetensors.torch import save
+
+    with needed("safetensors", "A file with a network"):
+        from safetensors.torch import save
 
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.module_.state_dict().items()}
     if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
@@ -203,11 +205,11 @@ def weights_of(model: PrivateNetworkClassifier) -> dict[str, Any]:
 
 def read_network(model: DPMLPClassifier, data: dict[str, Any]) -> None:
     """Make `model` the fitted one of a file. ValueError for weights that are none, or those of another network."""
-    if importlib.util.find_spec("torch") is None:
-        raise ModuleNotFoundError("Networks need PyTorch: pip install 'dperm[torch]'.")
-    import torch
-    from safetensors import SafetensorError
-    from safetensors.torch import load
+    with needed("torch", "A network"):
+        import torch
+    with needed("safetensors", "A file with a network"):
+        from safetensors import SafetensorError
+        from safetensors.torch import load
 
     try:
         tensors = load(base64.b64decode(data["weights"], validate=True))

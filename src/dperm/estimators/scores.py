@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import kl_div
 from sklearn.exceptions import UndefinedMetricWarning
-from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_array
 
 from dperm._column import column
@@ -32,6 +31,8 @@ def accuracy_of_parts(predict: Predict, sums: PartSums) -> float:
 
 
 def _right(predict: Predict, X: Any, y: Any, sample_weight: Any) -> tuple[float, float]:
+    from sklearn.metrics import accuracy_score
+
     weights = _weights(sample_weight, X.shape[0])
     weight = float(weights.sum())
     truth = column("targets y", y, X.shape[0])

@@ -9,7 +9,6 @@ from typing import Any, Literal, Self, cast, get_args
 
 import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
-from sklearn.model_selection import ParameterGrid
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -180,6 +179,8 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
             raise ValueError("Expected an estimator without random_state: give it to the search.")
         if private_scores and (self.scoring is not None or not is_classifier(self.estimator)):
             raise ValueError("Expected a classifier and no scoring for private held-out records: accuracies are released.")
+        from sklearn.model_selection import ParameterGrid
+
         settings = [dict(each) for each in ParameterGrid(self.candidates)]
         if own := {
             "epsilon",

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from sklearn.base import BaseEstimator
-from sklearn.compose import ColumnTransformer
-from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.utils import get_tags
 
 from dperm._family import ours
@@ -26,7 +24,10 @@ def of_stranger(estimator: Any) -> list[Assumption]:
 def remind_of_what_looks(*, stacklevel: int) -> bool:
     """Warn where a search chooses by held-out records, or a step of a pipeline learns from them: neither is private, neither is
     charged. Returns whether a pipeline's steps were warned of."""
-    callers = list(_callers())
+    if not (callers := list(_callers())):
+        return False
+    from sklearn.pipeline import Pipeline
+
     for caller in callers:
         if {"estimator", "cv"} <= set(caller.get_params(deep=False)):
             warnings.warn(
@@ -72,6 +73,9 @@ def _callers() -> Iterator[BaseEstimator]:
 
 def _looking(steps: Any) -> Iterator[str]:
     """Names of the transformers among (name, transformer, …) that learn from records."""
+    from sklearn.compose import ColumnTransformer
+    from sklearn.pipeline import FeatureUnion, Pipeline
+
     for _, step, *_ in steps:
         if isinstance(step, ColumnTransformer):
             yield from _looking(step.transformers)

@@ -16,17 +16,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.func import functional_call, jvp, vjp
 
 from dperm import _validate as check
+from dperm._extras import needed
 from dperm._types import Array
 from dperm.influence.linear import admit_indices
 from dperm.torch.data.records import TorchRecords
 from dperm.torch.engine.evaluation_mode import evaluating
 from dperm.torch.tensors.nested import FAILURES, batch_size, call_model, tensors
+
+with needed("torch", "The influence of records on a network"):
+    import torch
+    from torch import Tensor, nn
+    from torch.func import functional_call, jvp, vjp
 
 #: a score of a model, by its parameters: handed a function from inputs to outputs, returns a number
 Score = Callable[[Callable[[Any], Any]], Tensor]

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm._column import column
+from dperm._column import column, is_missing
 from dperm._types import Array
 from dperm.objectives.per_example import Pass
 from dperm.objectives.records import EXACT_ROWS, Batch, Records, admit_shape, known
@@ -35,15 +35,24 @@ def numbered(groups: Any, rows: int) -> tuple[NDArray[np.intp], int]:
     """Whose each row is (rows,), as numbers of persons in the order of their first rows, and how many these are. Values are told
     apart as Python does: a list's are not brought to one type. ValueError for groups of another length, and where one is missing.
     """
-    import pandas
-
     values = column("groups", groups, rows, as_given=True)
-    number, persons = pandas.factorize(values)
-    if missing := int((number < 0).sum()):
+    number, persons = _in_order(values)
+    if missing := int(np.isin(number, [place for place, person in enumerate(persons) if is_missing(person)]).sum()):
         raise ValueError(f"Expected to be told whose each row is, but {missing} groups are missing.")
     if not check.told_apart(persons, values.dtype):
         raise ValueError("Expected groups as texts or whole numbers: of floats so large, several are one and the same.")
-    return number.astype(np.intp), len(persons)
+    return number, len(persons)
+
+
+def _in_order(values: NDArray[Any]) -> tuple[NDArray[np.intp], Any]:
+    """The place of each value among the different ones, and these, in the order in which they come first."""
+    if values.dtype.kind in "biufcmM":
+        different, first, place = np.unique(values, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        return np.argsort(order)[place.ravel()], different[order]
+    places: dict[Any, int] = {}
+    number = [places.setdefault(value, len(places)) for value in values.tolist()]
+    return np.asarray(number, dtype=np.intp), list(places)
 
 
 def flattened(rows: Any, targets: Any, groups: Any) -> tuple[Any, Any, Any]:

@@ -10,13 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-import matplotlib
 import numpy as np
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import NullFormatter
 
+from dperm._extras import needed
 from dperm._json import on_one_line
 from dperm._rounding import upward
 from dperm.audit import AuditResult
@@ -27,6 +23,13 @@ from dperm.report.candidates import CANDIDATES
 from dperm.report.study import Cell, StudyResult
 from dperm.utility import ChosenEpsilon, MeasuredExcess, UtilityCurve
 from dperm.utility.choose import Metric
+
+with needed("matplotlib", "A figure"):
+    import matplotlib
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import NullFormatter
 
 _INK = "#123456"  # replaced by currentColor in the SVG
 #: Okabe & Ito's palette, and four of Tol's: told apart by the colour-blind and legible on white and on near-black.

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
+from dperm._extras import needed
 from dperm._json import on_one_line
 from dperm._rounding import downward, upward
 from dperm.audit import AuditResult, overall
@@ -24,6 +23,9 @@ from dperm.report.figures import (
     score_figure,
 )
 from dperm.report.study import StudyResult
+
+with needed("jinja2", "A page"):
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
 
 def environment() -> Environment:

@@ -6,11 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
+from dperm._extras import needed
 from dperm._json import on_one_line
 from dperm.privacy.accountants.closed_forms import Rung
 from dperm.report.bounds import BoundRow
@@ -20,6 +16,12 @@ from dperm.report.influence import Influences
 from dperm.report.page import machine
 from dperm.report.study import StudyResult
 from dperm.utility import Problem
+
+with needed("rich", "A table on the terminal"):
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 
 def result_table(result: StudyResult, console: Console | None = None) -> None:

@@ -1,5 +1,12 @@
 """Networks: exact per-example gradients for PyTorch models, and private training with them."""
 
+from importlib import import_module
+
+from dperm._extras import needed
+
+with needed("torch", "Training networks"):  # all modules below import it
+    import_module("torch")
+
 from dperm.torch.data.records import TorchRecords
 from dperm.torch.engine import TorchPass
 from dperm.torch.features.channel_normalisation import ChannelStatistics, private_channel_statistics

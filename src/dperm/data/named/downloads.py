@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from dperm._extras import needed
 from dperm.data.untrusted_files import DataError
 
 
@@ -17,7 +18,8 @@ def fetch(item: dict[str, Any], name: str) -> Path:
 
 
 def cache_folder() -> Path:
-    import pooch
+    with needed("pooch", "A folder for data sets"):
+        import pooch
 
     return Path(pooch.os_cache("dperm"))
 
@@ -38,7 +40,8 @@ def _local(item: dict[str, Any], name: str) -> Path | None:
 
 
 def _download(item: dict[str, Any], name: str) -> Path:
-    import pooch
+    with needed("pooch", "Fetching a data set from its publisher"):
+        import pooch
 
     hint = f"Put it at {item['path']} in a folder and set DPERM_DATA to that folder."
     if "url" not in item:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dperm._extras import needed
 from dperm._memory import free_memory
 from dperm.data.untrusted_files import Limits, TooLargeError
 
@@ -192,7 +193,8 @@ def _lines(raw: bytes) -> Iterator[bytes]:
 
 
 def _suggestion(telling: bytes, place: int) -> str:
-    from charset_normalizer import from_bytes
+    with needed("charset_normalizer", "Guessing the encoding of a text"):
+        from charset_normalizer import from_bytes
 
     found = from_bytes(telling, cp_isolation=_OTHERS).best()
     if found is None:

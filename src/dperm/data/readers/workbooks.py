@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from xml.parsers import expat
 
+from dperm._extras import needed
 from dperm.data.untrusted_files import DataError, Limits
 
 if TYPE_CHECKING:
@@ -22,16 +23,14 @@ _MOST_ROWS = 1 << 20  # of a sheet, as the format has it
 def read_sheet(path: Path, missing: set[str]) -> pd.DataFrame:
     """The first sheet, its first row the header, all entries as texts; those in `missing` are missing.
 
-    DataError where openpyxl is not there, and for a first row that leaves a column without a name; ValueError for a workbook that
+    DataError for a first row that leaves a column without a name; ValueError for a workbook that
     declares entities of XML; TooLargeError for one that would take more memory than the limits allow. openpyxl and its parsers
     raise errors of any kind for what is no workbook: see `parsing`.
     """
     import pandas as pd
 
-    try:
+    with needed("openpyxl", f"Reading {path.name}"):
         from openpyxl import load_workbook
-    except ImportError:
-        raise DataError(f"Reading {path.name} needs openpyxl: `pip install openpyxl`, or save it as CSV.") from None
 
     limits, stored = Limits.current(), path.stat().st_size
     try:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from scipy.optimize import brentq
-
 from dperm import _validate as check
+from dperm.privacy.accountants import brent
 from dperm.privacy.accountants.accounting import best_epsilon
 from dperm.privacy.accountants.pld import TOLERANCE
 from dperm.privacy.accountants.privacy_filters import BudgetExceeded, excess
@@ -73,7 +72,7 @@ def calibrate_below(make_event: Callable[[float], Event], profile: PrivacyProfil
         low, high = high, high + 0.2
         if high > 25.0:
             raise BudgetExceeded(f"No noise keeps a part within {profile}.")
-    root = float(brentq(beyond, low, high, xtol=1e-5))
+    root = brent.root(beyond, low, high, xtol=1e-5)
     while beyond(root) > 0:
         root += 1e-5
     return math.exp(root)

@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.optimize import minimize_scalar
 
 from dperm._types import Array
+from dperm.privacy.accountants import brent
 from dperm.privacy.accountants.dominating_pairs import (
     LOSS_CAP,
     MOST_NOISE,
@@ -511,10 +511,8 @@ class _Direction:
 
     def _minimise(self, objective: Callable[[float], float]) -> tuple[float, float]:
         """The tilt with the smallest objective, and that value."""
-        best = minimize_scalar(
-            lambda log_t: objective(math.exp(log_t)), bounds=(-9.0, 23.0), method="bounded", options={"xatol": 0.03}
-        )
-        return math.exp(float(best.x)), float(best.fun)
+        log_tilt, value = brent.least(lambda log_t: objective(math.exp(log_t)), -9.0, 23.0, xtol=0.03)
+        return math.exp(log_tilt), value
 
     def _jump(self, epsilon: float, log_cut: float, largest: float) -> tuple[list[int], _Jump] | None:
         """Points of each part up to a place between ε and `largest` beyond which runs are bounded apart, with a slack of no more

@@ -292,8 +292,8 @@ class Postgres(Database):
     ValueError
         For a URL that PostgreSQL's own parser refuses, or reads otherwise than it was meant: where a user's name or password has
         characters that must be percent-encoded, a part of it would be taken for a host or a database, and be printed.
-    OSError
-        Where the driver is not installed: it needs ``pip install 'dperm[postgres]'``.
+    ModuleNotFoundError
+        Where the driver is not installed.
     """
 
     def __init__(self, url: str) -> None:

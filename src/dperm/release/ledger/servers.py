@@ -7,6 +7,8 @@ import os
 import re
 from dataclasses import dataclass
 
+from dperm._extras import needed
+
 _EXPECTED = (
     "Expected the spend log's URL as postgresql://user@host/name, with %-codes for other characters than letters and digits in "
     "the user's name and the password (%40 for @, %25 for %, %20 for a blank)"
@@ -35,11 +37,9 @@ class Server:
     @classmethod
     def of(cls, url: str) -> Server:
         """As the driver's own parser reads a URL, with what the environment adds to it. Errors as of `Postgres`."""
-        try:
+        with needed("psycopg", "A spend log in PostgreSQL"):
             import psycopg
             from psycopg.conninfo import conninfo_to_dict
-        except ImportError as error:
-            raise OSError(f"A spend log in PostgreSQL needs `pip install 'dperm[postgres]'` ({error}).") from None
         if not url.isprintable():  # the parser stops at a zero byte
             raise ValueError(f"{_EXPECTED}; got one with signs that cannot be printed.")
         try:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import transformers  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
+from dperm._extras import needed
 from dperm.torch.training.trainer import PrivateStep, PrivateTrainer
+
+with needed("transformers", "A trainer of Transformers"):
+    import transformers  # pyright: ignore[reportMissingImports]
 
 
 class PrivateHuggingFaceTrainer(transformers.Trainer):

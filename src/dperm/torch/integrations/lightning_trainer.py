@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import lightning  # pyright: ignore[reportMissingImports]
-
+from dperm._extras import needed
 from dperm.torch.training.trainer import PrivateStep, PrivateTrainer
+
+with needed("lightning", "A trainer of Lightning"):
+    import lightning  # pyright: ignore[reportMissingImports]
 
 
 class PrivateModule(lightning.LightningModule):

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from dperm._extras import needed
 from dperm.privacy import Certificate
 
 
@@ -51,9 +52,10 @@ class ProgressBar(Callback):
     """A line on the terminal: step, ε so far, validation scores, and, where shown, what is not private."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-        from rich.table import Column
+        with needed("rich", "A progress bar"):
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.table import Column
 
         self._progress = Progress(
             TextColumn("step {task.completed:.0f}/{task.total:.0f}", table_column=Column(no_wrap=True)),
@@ -92,7 +94,8 @@ class TensorBoard(Callback):
     """Scalars for TensorBoard in `folder`: ε so far and validation scores by epoch; what is not private says so in its tag."""
 
     def __init__(self, folder: str | Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+        with needed("tensorboard", "A log for TensorBoard"):
+            from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(str(folder))
 

@@ -13,10 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from dperm._extras import needed
 from dperm._files import HeldError, Lock, this_process
+
+with needed("safetensors", "A checkpoint"):
+    from safetensors.torch import load_file, save_file
 
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
 _PREFIX, _WRITING, _LOCK = "step-", ".writing-", ".lock"
