@@ -33,7 +33,7 @@ import numpy as np
 from dperm.audit import Training, replay
 from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPRidge, model_from_json, model_to_json
 from dperm.privacy import Certificate, Gaussian, PoissonSampled, SelfComposed, calibrate, epsilon
-from dperm.privacy.signing import SigningKey
+from dperm.privacy.certificates.signing import SigningKey
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(400, 3))

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import Chebyshev
 from numpy.typing import ArrayLike
-from scipy.optimize import brentq
 
 from dperm import _validate as check
 from dperm._types import Array
@@ -20,6 +19,7 @@ from dperm.mechanisms.objective import Calibration
 from dperm.mechanisms.tuning import TYPICAL_NORM
 from dperm.objectives import PublicFacts
 from dperm.privacy import ObjectivePerturbationEvent
+from dperm.privacy.accountants import root_finding
 from dperm.privacy.accountants.gaussian import gaussian_mu
 from dperm.privacy.accountants.objective_perturbation import delta
 
@@ -169,7 +169,7 @@ class EpsilonCurve:
                 )
         while excess(low) < 0:
             low, high, width = low - 2 * width, low, 2 * width
-        return float(brentq(excess, low, high, xtol=1e-12, rtol=1e-13)) + _SECOND_NOISE
+        return root_finding.root(excess, low, high, xtol=1e-12, rtol=1e-13) + _SECOND_NOISE
 
 
 def _interpolated(values: Array, domain: list[float]) -> Chebyshev:

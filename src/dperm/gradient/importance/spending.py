@@ -7,9 +7,9 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
-from scipy.optimize import brentq
 from scipy.special import ndtri
 
+from dperm.privacy.accountants import root_finding
 from dperm.privacy.accountants.calibration import calibrate_below
 from dperm.privacy.accountants.privacy_filters import BudgetExceeded, Filter, ProfileFilter, RdpFilter
 from dperm.privacy.events import Composed, Event, FilteredRdp, Gaussian, PoissonSampled, PrivacyProfile, SelfComposed, leaves
@@ -203,7 +203,7 @@ class ByRenyi(Spending):
         def beyond(log_noise: float) -> float:
             return math.log(max(cost(log_noise), 1e-300) / target)
 
-        root = float(brentq(beyond, math.log(1e-3 * ratio), math.log(1e9), xtol=1e-10))
+        root = root_finding.root(beyond, math.log(1e-3 * ratio), math.log(1e9), xtol=1e-10)
         while cost(root) > target:
             root += 1e-9
         return math.exp(root) / ratio

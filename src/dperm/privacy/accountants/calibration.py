@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from dperm import _validate as check
-from dperm.privacy.accountants import brent
+from dperm.privacy.accountants import root_finding
 from dperm.privacy.accountants.accounting import best_epsilon
 from dperm.privacy.accountants.pld import TOLERANCE
 from dperm.privacy.accountants.privacy_filters import BudgetExceeded, excess
@@ -72,7 +72,7 @@ def calibrate_below(make_event: Callable[[float], Event], profile: PrivacyProfil
         low, high = high, high + 0.2
         if high > 25.0:
             raise BudgetExceeded(f"No noise keeps a part within {profile}.")
-    root = brent.root(beyond, low, high, xtol=1e-5)
+    root = root_finding.root(beyond, low, high, xtol=1e-5)
     while beyond(root) > 0:
         root += 1e-5
     return math.exp(root)

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from dperm import _validate as check
-from dperm.privacy.accountants import brent
+from dperm.privacy.accountants import root_finding
 from dperm.privacy.accountants.accounting import epsilon as event_epsilon
 from dperm.privacy.accountants.gaussian import gaussian_epsilon
 from dperm.privacy.accountants.rdp import rdp_epsilon
@@ -65,7 +65,7 @@ def best_composition(epsilon: float, delta: float, count: int, target: float) ->
 
     if beyond(0.0) <= 0:
         return 0.0
-    found = brent.root(beyond, 0.0, k * part, xtol=1e-12)
+    found = root_finding.root(beyond, 0.0, k * part, xtol=1e-12)
     return min(k * part, found * (1 + 1e-9) + 1e-11)
 
 
@@ -166,7 +166,7 @@ def ladder(
                 raise ValueError("the steps' share of delta is no probability")
             return rule(*subsampled(single(small), small, rate), delta - share)
 
-        return brent.least(at, -12.0, 12.0, xtol=1e-3)[1]
+        return root_finding.least(at, -12.0, 12.0, xtol=1e-3)[1]
 
     def basic(each: float, small: float, left: float) -> float:
         return each * steps

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import erfcx
 
-from dperm.privacy.accountants import brent
+from dperm.privacy.accountants import root_finding
 
 _EPS = float(np.finfo(np.float64).eps)
 _HALF_ROOT_PI = math.sqrt(math.pi / 2)
@@ -102,7 +102,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
         low, high = low - 2, low
     while excess(high) <= 0:
         low, high = high, high + 2
-    root, step = brent.root(excess, low, high, xtol=1e-13), 2e-13  # more than the last place of any double's logarithm
+    root, step = root_finding.root(excess, low, high, xtol=1e-13), 2e-13  # more than the last place of any double's logarithm
     while excess(root) > 0:  # step back over the solver's tolerance, never forward; of a vast ε δ is known less finely than that
         root, step = root - step, 2 * step
     return math.exp(root)
@@ -119,7 +119,7 @@ def solve_decreasing(excess: Callable[[float], float], scale: float, relative: f
             return math.inf
     if math.isinf(high):
         return math.inf
-    root = brent.root(excess, low, high, xtol=relative * high * 0.1, rtol=max(relative * 0.1, 4 * np.finfo(float).eps))
+    root = root_finding.root(excess, low, high, xtol=relative * high * 0.1, rtol=max(relative * 0.1, 4 * np.finfo(float).eps))
     step = relative * max(root, 1e-12)
     while excess(root) > 0:
         root, step = root + step, 2 * step

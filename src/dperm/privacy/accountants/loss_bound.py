@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr, logsumexp
 
 from dperm._types import Array
-from dperm.privacy.accountants import brent
+from dperm.privacy.accountants import root_finding
 
 #: Variables beyond this many standard deviations carry mass < 1e-40: counted as an infinite privacy loss.
 TAIL = 13.5
@@ -228,7 +228,7 @@ class SymmetrisedLoss:
         self.edge = 0.0
         if self._left(0.0) < 0:
             high = max(bound.support[1], 1e-300)
-            self.edge, step = brent.root(self._left, 0.0, high, xtol=1e-13 * high), 1e-13 * high
+            self.edge, step = root_finding.root(self._left, 0.0, high, xtol=1e-13 * high), 1e-13 * high
             while self._left(self.edge) < 0:  # where it jumps the root may lie before that
                 self.edge, step = self.edge + step, 4 * step
         self._atom = max(0.0, self._left(self.edge)) / (1 + math.exp(-self.edge))

@@ -27,7 +27,7 @@ import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 
 from dperm._types import Array
-from dperm.privacy.accountants import brent
+from dperm.privacy.accountants import root_finding
 from dperm.privacy.accountants.dominating_pairs import (
     LOSS_CAP,
     MOST_NOISE,
@@ -511,7 +511,7 @@ class _Direction:
 
     def _minimise(self, objective: Callable[[float], float]) -> tuple[float, float]:
         """The tilt with the smallest objective, and that value."""
-        log_tilt, value = brent.least(lambda log_t: objective(math.exp(log_t)), -9.0, 23.0, xtol=0.03)
+        log_tilt, value = root_finding.least(lambda log_t: objective(math.exp(log_t)), -9.0, 23.0, xtol=0.03)
         return math.exp(log_tilt), value
 
     def _jump(self, epsilon: float, log_cut: float, largest: float) -> tuple[list[int], _Jump] | None:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm.privacy.accountants import brent
+from dperm.privacy.accountants import root_finding
 from dperm.privacy.accountants.pld import PrivacyLossDistribution
 from dperm.privacy.accountants.rdp import ORDERS, conversion, rdp
 from dperm.privacy.events import LARGEST_LOSS, Event, FilteredRdp, PrivacyProfile, Relation, leaves, relation_of
@@ -42,7 +42,7 @@ def _log_noise(run: Callable[[float], Event], order: float, budget: float) -> fl
     def beyond(log_noise: float) -> float:
         return math.log(max(float(rdp(run(math.exp(log_noise)), np.array([order]))[0]), 1e-300) / budget)
 
-    return brent.root(beyond, math.log(1e-2), math.log(1e9), xtol=1e-4)
+    return root_finding.root(beyond, math.log(1e-2), math.log(1e9), xtol=1e-4)
 
 
 class BudgetExceeded(RuntimeError):

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm.privacy.accountants import brent
+from dperm.privacy.accountants import root_finding
 from dperm.privacy.accountants.accounting import delta as event_delta
 from dperm.privacy.accountants.pld import TOLERANCE
 from dperm.privacy.events import Event, claims_of
@@ -147,7 +147,7 @@ class Risk:
         return self._best(event, (near - _ASTRAY, near + _ASTRAY), _FINER)
 
     def _best(self, event: Event, between: tuple[float, float], tolerance: float) -> float:
-        return brent.least(lambda line: self._above(event, line, tolerance), *between, xtol=1e-5)[0]
+        return root_finding.least(lambda line: self._above(event, line, tolerance), *between, xtol=1e-5)[0]
 
     def _largest(
         self, make_event: Callable[[float], Event], at: float, low: float, high: float, precision: float, name: str
@@ -172,14 +172,14 @@ class Risk:
             if ceiling == high:
                 raise ValueError(f"Expected a limit that {name} matters to: each keeps it.")
             floor, ceiling, step = ceiling, min(ceiling + step, high), 2 * step
-        found = brent.root(coarse, floor, ceiling, xtol=_NEAR)
+        found = root_finding.root(coarse, floor, ceiling, xtol=_NEAR)
         floor, ceiling = found - _NEAR, found + _NEAR
         while fine(floor) > 0:
             floor -= _NEAR
         while fine(ceiling) <= 0 and ceiling < high:
             ceiling += _NEAR
         if fine(ceiling) > 0:
-            found = brent.root(fine, floor, ceiling, xtol=precision)
+            found = root_finding.root(fine, floor, ceiling, xtol=precision)
             while self.of(event(found)) > self.limit:  # as anybody else finds it, who knows no line to look around
                 found, precision = found - precision, 2 * precision
         return math.exp(found)

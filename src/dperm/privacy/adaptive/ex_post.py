@@ -33,7 +33,7 @@ from scipy.special import ndtr
 
 from dperm import _validate as check
 from dperm._types import Array
-from dperm.privacy.accountants import brent
+from dperm.privacy.accountants import root_finding
 from dperm.privacy.accountants.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 from dperm.privacy.events import LARGEST_NUMBER, AboveThreshold, Composed, Event, Gaussian, PureDP, Relation
 
@@ -150,7 +150,7 @@ def stopping_epsilons(signals: Sequence[float], delta: float) -> tuple[float, ..
     low = high - 1.0
     while excess(low) > 0:
         low, high = low - 1.0, low
-    found = brent.root(excess, low, high, xtol=_SLACK)
+    found = root_finding.root(excess, low, high, xtol=_SLACK)
     while excess(found) > 0:
         found -= _SLACK
     return levels(found)

@@ -23,7 +23,7 @@ import numpy as np
 
 from dperm import _validate as check
 from dperm._types import Array
-from dperm.privacy.accountants import brent
+from dperm.privacy.accountants import root_finding
 from dperm.privacy.accountants.accounting import delta as event_delta
 from dperm.privacy.accountants.accounting import epsilon as event_epsilon
 from dperm.privacy.accountants.dominating_pairs import Directions, loss_pairs
@@ -118,8 +118,8 @@ def _parameter(law: Law, mean: float) -> float:
     if law == "geometric":
         return 1 / mean
     if law == "poisson":
-        return brent.root(lambda mu: mu / -math.expm1(-mu) - mean, 1e-9, mean, xtol=2e-12)
-    return math.exp(brent.root(lambda x: -math.expm1(x) / math.exp(x) / -x - mean, -60.0, -1e-9, xtol=2e-12))
+        return root_finding.root(lambda mu: mu / -math.expm1(-mu) - mean, 1e-9, mean, xtol=2e-12)
+    return math.exp(root_finding.root(lambda x: -math.expm1(x) / math.exp(x) / -x - mean, -60.0, -1e-9, xtol=2e-12))
 
 
 # The bound
@@ -227,7 +227,7 @@ def budget_of_a_try(
     least = math.log(1e-3 / mean)
     if excess(least) > 0:
         raise ValueError(f"Expected more than epsilon = {epsilon:g}, or a larger delta, for a mean of {mean:g} tries.")
-    share = brent.root(excess, least, 0.0, xtol=1e-4) - 1e-4
+    share = root_finding.root(excess, least, 0.0, xtol=1e-4) - 1e-4
     each = delta / mean
     return gaussian_epsilon(math.exp(-share) / most, each), each
 

@@ -6,9 +6,8 @@ import functools
 import math
 from dataclasses import dataclass
 
-from scipy.optimize import brentq
-
 from dperm import _validate as check
+from dperm.privacy.accountants import root_finding
 from dperm.privacy.accountants.budget_costs import GaussianBound, gdp_bounds
 from dperm.privacy.accountants.gaussian import gaussian_delta, gaussian_epsilon
 from dperm.privacy.events import Event, Relation
@@ -52,7 +51,7 @@ class GdpFilter(Rule):
         least = math.log(1e-12)
         if beyond(least) > 0:
             raise ValueError(f"Expected a larger epsilon or delta than {epsilon:g} and {delta:g}.")
-        mu = math.exp(float(brentq(beyond, least, math.log(math.sqrt(2 * left) + 10), xtol=1e-13)))
+        mu = math.exp(root_finding.root(beyond, least, math.log(math.sqrt(2 * left) + 10), xtol=1e-13))
         while gaussian_epsilon(1 / mu, delta - mass) > left:
             mu *= 1 - 1e-9  # the conversion back must not round above the target
         return cls(float(epsilon), float(delta), Relation(relation), mu**2, mass)
