@@ -65,6 +65,51 @@ def component(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
+#: The rooms of packages that are divided, from the bottom: docs/design.md says what is in each.
+ROOMS = {
+    "privacy": ("events", "accountants", "adaptive", "certificates"),
+    "data": (
+        "frames",
+        "untrusted_files",
+        "schema",
+        "survey",
+        "dataset",
+        "readers",
+        "schema_search",
+        "read",
+        "named",
+    ),
+    "torch": (
+        "tensors",
+        "ranks",
+        "parameters",
+        "data",
+        "engine",
+        "independence",
+        "module_objective",
+        "training",
+        "integrations",
+        "features",
+    ),
+}
+
+
+@pytest.mark.parametrize("package", sorted(ROOMS))
+def test_rooms_import_those_below(package: str) -> None:
+    rooms, folder = ROOMS[package], SOURCE / package
+    there = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    assert there - {"__init__"} == set(rooms)
+    upwards: list[str] = []
+    for path in folder.rglob("*.py"):
+        here = path.relative_to(folder).parts[0].removesuffix(".py")
+        for name in module_imports(path) if here != "__init__" else ():
+            first, _, rest = name.removeprefix("dperm.").partition(".")
+            room = rest.partition(".")[0]
+            if first == package and rooms.index(room) > rooms.index(here):
+                upwards.append(f"{path.relative_to(SOURCE)} imports {name}")
+    assert upwards == []
+
+
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_imports_go_downwards(path: Path) -> None:
     here = component(path)
