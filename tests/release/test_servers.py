@@ -211,3 +211,9 @@ def test_9_steps_are_handed_out_once_under_repeatable_read(server: str) -> None:
 
     together(*[reserve] * 3)
     assert sorted(part for part in parts if part is not None) == [(start, start + 1) for start in range(60)]
+
+
+def test_44_5_options_that_would_be_ignored_are_refused() -> None:
+    """A schema that a URL names was left out in silence: charges went to another log."""
+    with pytest.raises(ValueError, match="without options"):
+        Server.of("postgresql://me@host/base?options=-csearch_path%3Dtheirs")

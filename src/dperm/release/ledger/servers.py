@@ -49,6 +49,8 @@ class Server:
         for part, form in _PARTS.items():
             if not re.fullmatch(form, stated.get(part, "")):
                 raise ValueError(f"{_EXPECTED}; got one of which a part was taken for the {part}.")
+        if stated.get("options"):  # dperm states its own, and a schema that is named here would silently be another one
+            raise ValueError("Expected a spend log's URL without options=…: a user's schema is set on the server, by ALTER ROLE.")
         host = stated.get("host") or stated.get("hostaddr") or os.environ.get("PGHOST", "")
         port = stated.get("port") or os.environ.get("PGPORT", "")
         base = stated.get("dbname") or os.environ.get("PGDATABASE", "")
