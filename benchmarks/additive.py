@@ -24,8 +24,8 @@ from interpret.privacy import DPExplainableBoostingClassifier
 
 import dperm
 from dperm.data import Dataset, schema_of
-from dperm.data.named import named_sets as registry
 from dperm.data.schema.schema import Schema
+from dperm.data.sets import named_sets as registry
 from dperm.release import spend_log
 from finding import accuracy
 

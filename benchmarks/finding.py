@@ -22,8 +22,8 @@ import pandas as pd
 
 import dperm
 from dperm.data import Dataset, Schema, find, schema_of
-from dperm.data.named import named_sets as registry
 from dperm.data.schema.knots import usual_knots
+from dperm.data.sets import named_sets as registry
 from dperm.estimators import DPLogisticRegression
 from dperm.release import spend_log
 

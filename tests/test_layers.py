@@ -77,7 +77,7 @@ ROOMS = {
         "readers",
         "schema_search",
         "read",
-        "named",
+        "sets",
     ),
     "torch": (
         "tensors",
@@ -99,6 +99,8 @@ def test_rooms_import_those_below(package: str) -> None:
     rooms, folder = ROOMS[package], SOURCE / package
     there = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
     assert there - {"__init__"} == set(rooms)
+    exported = importlib.import_module(f"dperm.{package}").__all__
+    assert set(exported) & set(rooms) == set()  # a function of that name would stand in the place of the room
     upwards: list[str] = []
     for path in folder.rglob("*.py"):
         here = path.relative_to(folder).parts[0].removesuffix(".py")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm.data import load, load_images
-from dperm.data.named.downloads import fetch
+from dperm.data.sets.downloads import fetch
 
 __all__ = ["TITLES", "table"]
 

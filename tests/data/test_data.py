@@ -15,7 +15,7 @@ from sklearn.datasets import dump_svmlight_file
 
 from dperm import data
 from dperm.data import Column, DataError, Dataset, Schema, SchemaError, propose, read_dataset, read_frame
-from dperm.data.named.named_sets import _description  # the file list behind the names
+from dperm.data.sets.named_sets import _description  # the file list behind the names
 
 PEOPLE = pd.DataFrame(
     {
@@ -258,7 +258,7 @@ def test_a_download_is_checked_by_its_checksum(tmp_path: Path, monkeypatch: pyte
         data.load("breast_cancer_original")
     entry = json.loads(json.dumps(_description("breast_cancer_original")))
     entry["files"][0]["raw_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    monkeypatch.setattr("dperm.data.named.named_sets._description", lambda _: entry)
+    monkeypatch.setattr("dperm.data.sets.named_sets._description", lambda _: entry)
     assert len(data.load("breast_cancer_original")) == 1
 
 

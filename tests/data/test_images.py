@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dperm.data import DataError, load_images
-from dperm.data.named import images as cifar
-from dperm.data.named.images import _parsed
+from dperm.data.sets import images as cifar
+from dperm.data.sets.images import _parsed
 
 
 @pytest.mark.parametrize(("name", "first"), [("mnist", 5), ("fashion_mnist", 9)])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dperm.data import DataError, hashed_words, load_reviews
-from dperm.data.named.reviews import _ITEMS
+from dperm.data.sets.reviews import _ITEMS
 
 # Out of order, and 10 before 9 as text: the order of the records must come from the numbers.
 TEXTS = {

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from dperm._random import Randomness
 from dperm.audit.white_box import one_run_gradients, white_box
 from dperm.data import DataError
-from dperm.data.named import named_sets as registry
+from dperm.data.sets import named_sets as registry
 from dperm.estimators import DPLogisticRegression, DPSearch, model_from_json, model_to_json
 from dperm.gradient import SGD, Averaged, Clip, Constant, FullBatch, GradientDifference, Plan, PoissonRows
 from dperm.gradient.recipes import dp_sgd

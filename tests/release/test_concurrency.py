@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ from dperm.audit.recording import Recorder
 from dperm.gradient import SGD, Clip, Constant, FullBatch, Plan, Poisson, descend
 from dperm.mechanisms import Budget, GradientPerturbation, ObjectivePerturbation
 from dperm.objectives import LinearObjective, Logistic
+from dperm.privacy import Gaussian
 from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError
+from dperm.release.ledger import log as log_module
 
 
 def gradient(objective: LinearObjective, **changes: Any) -> GradientPerturbation:
@@ -125,3 +129,25 @@ def test_threads_share_no_noise() -> None:
         thread.join()
     drawn = np.concatenate(parts)
     assert len(drawn) == 4 * 400 * 117 and len(np.unique(drawn)) == len(drawn)
+
+
+def test_a_log_that_another_thread_has_just_begun_is_no_unknown_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two that began a new log, the second found entries before the first had written down that it knows them."""
+    path = tmp_path / "begun.db"
+    held = threading.Event()
+    remember = log_module.remember
+
+    def late(address: str, known: Any) -> None:
+        held.set()
+        time.sleep(0.2)
+        remember(address, known)
+
+    monkeypatch.setattr(log_module, "remember", late)
+    first = threading.Thread(target=lambda: SpendLog(path).charge(Gaussian(50.0), mechanism="test", label="first"))
+    first.start()
+    held.wait(10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SpendLog(path).charge(Gaussian(50.0), mechanism="test", label="second")
+    first.join()
+    assert [charge.label for charge in SpendLog(path).charges()] == ["first", "second"]

@@ -13,6 +13,7 @@ import math
 import os
 import tempfile
 import threading
+import time
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,6 +55,7 @@ NOT_REMEMBERED = (
     "remembered from now on."
 )
 _AT_ONCE = 10_000  # entries that are read together
+_LOOKS, _PAUSE = 10, 0.05  # for what another process of this user remembers, and seconds between looks
 _HUGE = 100.0  # of ε: beyond it distributions of privacy losses are too wide to be composed finely
 _STARTED_IN = Path.cwd()  # the working directory may change later
 #: The log within `spend_log`, for this thread or task alone; and, for processes that are started in it, whose it is and where.
@@ -369,7 +371,7 @@ class SpendLog:
                 return
             found = followed(rows, Known() if known is None or whole else known, self.where)
             refuse_other(rows, known or Known(), self.where)
-            if known is None and found.count:
+            if known is None and found.count and not _remembered_meanwhile(place):
                 remember(place, found)
                 warnings.warn(f"{self.where}: {NOT_REMEMBERED}", UserWarning, stacklevel=6)
             yield rows, found
@@ -501,6 +503,15 @@ class SpendLog:
             events = events_of(rows)
         with damaged("of a charge", "its event"):
             return [(events[digest], bool(persons), bool(claimed), int(count)) for digest, persons, claimed, count in found]
+
+
+def _remembered_meanwhile(place: str) -> bool:
+    """Whether another process or thread of this user remembers the log by now: one that has just begun it does, in a moment."""
+    for _ in range(_LOOKS):
+        if remembered(place) is not None:
+            return True
+        time.sleep(_PAUSE)
+    return False
 
 
 def _whose() -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm.data.named.downloads import fetch
+from dperm.data.sets.downloads import fetch
 from dperm.data.untrusted_files import DataError
 
 _ADDRESSES = {

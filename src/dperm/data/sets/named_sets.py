@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from dperm.data.dataset import Dataset
-from dperm.data.named.downloads import fetch
 from dperm.data.read import read_frame
 from dperm.data.schema.schema import Schema
+from dperm.data.sets.downloads import fetch
 from dperm.data.untrusted_files import DataError
 
 

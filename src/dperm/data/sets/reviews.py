@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm.data.named.downloads import fetch
+from dperm.data.sets.downloads import fetch
 from dperm.data.untrusted_files import DataError
 
 #: Two archives hold the same labelled reviews, and either will do: one without the unlabelled reviews and word counts (sha256),
