@@ -185,6 +185,7 @@ def test_replay_on_neighbours(public_size: int | None) -> None:
         settings = SETTINGS | {
             "plan": functools.partial(dpis, adaptive=AdaptiveNorm(), norm_noise=20.0),
             "public_size": public_size,
+            "epochs": 2,
         }
         model = net().double()
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

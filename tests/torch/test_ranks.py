@@ -131,6 +131,7 @@ def test_the_white_box_and_planted_noise_on_every_rank(tmp_path: Path) -> None:
     assert _spread(first["noise on every rank"]) > 1.9
 
 
+@pytest.mark.slow
 def test_norms_are_remembered_where_their_records_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of one process, continued by two and again by one: each norm counts once, and one charge pays for all."""
     folder = str(tmp_path / "run")
