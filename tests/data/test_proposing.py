@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dperm.data import Column, Schema, SchemaError, confirmed, propose, read_frame, schema_of
-from dperm.data import sets as named
+from dperm.data import Column, Schema, SchemaError, confirmed, named, propose, read_frame, schema_of
 from dperm.data.schema.moments import moments
 from dperm.data.schema.schema_file import COLUMN_ENTRIES, ENTRIES, FORMAT, TEXT_OPTIONS, editor_file
 
