@@ -156,17 +156,17 @@ def raise_on(place: Place, label: str, key: str, first: int) -> None:
 
 def train_network(place: Place, table: str, seconds_at_once: float) -> None:
     """Train with checkpoints, or go on from the newest; at the end write down what was run."""
-    import dperm.torch.run
     import numpy as np
     import torch
-    from dperm.torch.source import TorchSource
     from torch import nn
 
+    import dperm.torch.training.training_run as training_run
     from dperm.torch import PrivateTrainer
+    from dperm.torch.ranks.tensor_noise import TorchSource
 
     place.enter()
     note_releases(TorchSource, place.released)
-    dperm.torch.run._SECONDS_AT_ONCE = seconds_at_once
+    training_run._SECONDS_AT_ONCE = seconds_at_once
     torch.set_num_threads(1)
     torch.manual_seed(0)
     rows = torch.from_numpy(np.load(table))
