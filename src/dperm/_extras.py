@@ -1,4 +1,4 @@
-"""What dperm does not install by itself: each optional library, the extra that brings it, and the one line that says so."""
+"""Optional libraries: which extra installs each, and the one-line error where one is missing."""
 
 from __future__ import annotations
 

@@ -285,8 +285,8 @@ def make_new(path: Path, content: bytes, mode: int) -> None:
 
 
 def read_bounded(path: Path, most: float) -> bytes:
-    """What a file holds, of which more than `most` bytes are not read: what is no regular file, such as a device, may never end.
-    OSError where there is more."""
+    """The content of a file, read up to `most` bytes: a device, unlike a regular file, may never end. OSError where the file is
+    longer."""
     parts: list[bytes] = []
     left = most
     with path.open("rb") as file:

@@ -562,3 +562,11 @@ def test_more_than_one_kind_of_draw_is_known() -> None:
     keys = [kind.key for kind in members(Draw)]
     assert len(keys) == len(set(keys)) >= 4
     assert isinstance(Channel.open().source, SystemSource) and FullBatch().rate == 1.0
+
+
+def test_rows_of_persons_are_drawn_from_all_their_rows_and_all_else_from_as_many_as_there_are() -> None:
+    """By that number batches and steps are chosen where nobody states them."""
+    of_persons = {name: kind.drawn_from(100, 8) for name, kind in samplings().items()}
+    assert of_persons.pop("rows") == 800
+    assert set(of_persons.values()) == {100}
+    assert samplings()["rows"].drawn_from(100, None) == 100

@@ -1,4 +1,5 @@
-"""How large a file that somebody else wrote may become: told before memory is taken, and raised by whoever knows the file."""
+"""Files that somebody else wrote: the errors that they raise, and limits on their size, which are checked before memory is taken
+and can be raised by a user who knows the file."""
 
 from __future__ import annotations
 
@@ -125,10 +126,10 @@ def _stated(text: str) -> Limits:
 def parsing(path: Path) -> Iterator[None]:
     """A block in which libraries read a file: whatever they raise becomes a `DataError` of one line that names the file.
 
-    What a parser raises for malformed input is no part of its interface: `OverflowError`, `struct.error`, `KeyError`, a
-    `SyntaxError` for XML, a `TokenError` for the header of an array, an `AttributeError` for an object that is not the one it
-    expected. Therefore every `Exception` is taken for what it says, that the file cannot be read, and stays the cause of the
-    `DataError`. The block holds calls of libraries and nothing that could hide a fault of dperm's own.
+    The exceptions that a parser raises for malformed input are no part of its interface: `OverflowError`, `struct.error`,
+    `KeyError`, a `SyntaxError` for XML, a `TokenError` for the header of an array, an `AttributeError` for an object that is
+    not the one it expected. Therefore every `Exception` is taken for what it says, that the file cannot be read, and stays the
+    cause of the `DataError`. The block holds calls of libraries and nothing that could hide a fault of dperm's own.
     """
     try:
         yield

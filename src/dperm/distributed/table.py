@@ -1,4 +1,5 @@
-"""A table in parts: Dask's arrays and frames, row block by row block, with their targets."""
+"""A table in parts: Dask's arrays and frames, row block by row block, with their targets; and
+predictions for each part."""
 
 from __future__ import annotations
 

@@ -5,12 +5,12 @@ from importlib import import_module
 
 from dperm.estimators.by_part import DPByPart
 from dperm.estimators.classifiers import DPLinearSVC, DPLogisticRegression
+from dperm.estimators.least_squares import DPElasticNet, DPLasso, DPRidge
 from dperm.estimators.networks import DPMLPClassifier, DPTorchClassifier
 from dperm.estimators.poisson import DPPoissonRegressor
+from dperm.estimators.preprocessing import PublicRangeScaler, TableEncoder
 from dperm.estimators.quantile import DPQuantileRegressor
-from dperm.estimators.ridge import DPElasticNet, DPLasso, DPRidge
 from dperm.estimators.saved import model_from_json, model_to_json
-from dperm.estimators.scaler import PublicRangeScaler, TableEncoder
 from dperm.estimators.search import DPSearch
 
 for _module in pkgutil.iter_modules(__path__):

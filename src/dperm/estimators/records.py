@@ -1,4 +1,4 @@
-"""Rows and what belongs to each of them, as estimators take them: validated once, and used as validated."""
+"""Rows, labels and weights as estimators take them: validated once, and used as validated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan: sampler × query × bounding × noise × post × update. What runs is what is charged."""
+"""The plan, sampler × query × bounding × noise × post × update, and its noise schedules. What runs is what is charged."""
 
 from __future__ import annotations
 

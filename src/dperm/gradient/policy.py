@@ -1,4 +1,4 @@
-"""What every way of noisy descent is: a policy, fixed beforehand and the only source of what it costs, and its run."""
+"""Policies of noisy descent: each is fixed beforehand, is the only source of its cost, and is run by one loop, `descend_by`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Frank–Wolfe on the L1 ball: each step moves towards one vertex, chosen by the exponential mechanism: sparse models.
+"""Frank–Wolfe. On the L1 ball each step moves towards one vertex, chosen by the exponential mechanism, which gives sparse models;
+on the L2 ball the direction of a noisy gradient is used.
 
 Talwar, Thakurta, Zhang 2015. The noise is theirs with the constant of the exponential mechanism, 2rL/ε₀ a step (twice that where
 a record is replaced): with the paper's Laplace constant the composition falls short by up to a factor of four.

@@ -1,4 +1,4 @@
-"""Gradient perturbation: a policy, run by the one loop."""
+"""Gradient perturbation: a policy, run by one loop; also with individual accounting, or with smoothed gradients (DP-LSSGD)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Public rules for what privacy leaves open: the regulariser, from public facts and the budget alone.
+"""Public rules for what privacy leaves open, from public facts and the budget alone: the regulariser, gradient methods' settings,
+the margin of the logistic loss (docs/margin.md), and the penalty on roughness (docs/curves.md).
 
 Privacy fixes the noise once the regulariser is chosen; the regulariser itself trades the noise's effect
 against bias. Each rule below minimises (an estimate of) the excess risk, with one constant: the typical length

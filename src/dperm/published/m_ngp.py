@@ -55,7 +55,8 @@ class PublishedNormalisedPlan(Policy):
     vectorises = True
 
     def __post_init__(self) -> None:
-        for name in ("clipping_norm", "noise_multiplier", "steps", "public_size"):
+        Clip(self.clipping_norm)  # which refuses lengths whose squares no double holds
+        for name in ("noise_multiplier", "steps", "public_size"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"Expected {name} to be a positive number, got {getattr(self, name)!r}.")
         for name in ("steps", "public_size"):

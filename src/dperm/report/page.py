@@ -46,7 +46,8 @@ def environment() -> Environment:
 
 
 def _shown(value: Any) -> Any:
-    """What a page has in the place of a value: others' names turn no text round and steer no terminal that shows the page."""
+    """A value as a page shows it: on one line, with control characters escaped, so that no name of somebody else turns text
+    round or steers a terminal that prints the page."""
     return on_one_line(value) if type(value) is str else value  # markup is a type of its own
 
 

@@ -22,7 +22,7 @@ from dperm.torch.engine import Apart, TorchPass
 from dperm.torch.engine.evaluation_mode import evaluating
 from dperm.torch.engine.model_state import Snapshot
 from dperm.torch.independence.agreement import disagreement
-from dperm.torch.independence.shared_results import reason_to_refuse, refuse_hooks
+from dperm.torch.independence.refusals import reason_to_refuse, refuse_hooks
 from dperm.torch.independence.tested import mixing
 from dperm.torch.parameters.flat_parameters import FlatParameters
 from dperm.torch.tensors.global_randomness import kept_states

@@ -1,4 +1,4 @@
-"""How many bytes stored columns take once they are unpacked, found without unpacking them."""
+"""The unpacked size of stored columns, in bytes, computed without unpacking them."""
 
 from __future__ import annotations
 
@@ -107,14 +107,14 @@ def _each(file: Any, group: int, name: str) -> int:
 
 
 def entry_bytes(table: Any) -> int:
-    """Bytes of what entries of Arrow's table or batch stand for, beyond what it holds: texts that it holds once for many entries,
-    and entries of lists, which may take no byte each. ValueError for types whose entries may overlap."""
+    """The number of bytes that the entries of an Arrow table or batch take beyond its buffers: a text may be stored once for many
+    entries, and an entry of a list may take no byte at all. ValueError for types whose entries may overlap."""
     columns = [chunk for column in table.columns for chunk in getattr(column, "chunks", [column])]
     return sum(_pointed_to(column) + CELL * _in_lists(column) for column in columns)
 
 
 def _pointed_to(array: Any) -> int:
-    """Bytes of texts that entries of the array, or of what it is made of, point to."""
+    """The number of bytes of all texts that the entries of the array, or of the arrays nested in it, refer to."""
     import pyarrow.compute as pc
     import pyarrow.types as kinds
 
@@ -143,7 +143,7 @@ def _lengths_of_views(array: Any) -> int:
 
 
 def _in_lists(array: Any) -> int:
-    """How many entries stand in lists."""
+    """The number of entries of all lists in the array, also of lists within lists."""
     import pyarrow.compute as pc
     import pyarrow.types as kinds
 
@@ -208,7 +208,7 @@ class _Table:
         return cls(data, start + _at("<I", data, start))
 
     def _field(self, number: int) -> int | None:
-        """Where a field is; None for one that has its default."""
+        """The position of a field; None for a field that has its default value and is not stored."""
         fields = self._place - _at("<i", self._data, self._place)
         if 4 + 2 * number >= _at("<H", self._data, fields):
             return None

@@ -1,4 +1,5 @@
-"""Columns of a table, and the features that they become: by public facts alone, each value by itself."""
+"""Columns of a table, the parts of dates among them, and the features that they become: by public facts alone, each value by
+itself. The range of a regression target is here, too."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How a schema comes about: read off the rows for a person to confirm, or found privately and charged."""
+"""Two ways to a schema: proposed from the rows, for a person to confirm, or found privately, and charged."""

@@ -1,4 +1,5 @@
-"""What the search for a schema asks of a table: counts that add up over its parts."""
+"""The counts that the private search for a schema needs of a table: they add up over its parts, in memory, in files or on a
+cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""DP-SGD (Abadi et al. 2016): Poisson sampling, clipping, Gaussian noise."""
+"""DP-SGD (Abadi et al. 2016): Poisson sampling, clipping, Gaussian noise; and a plan at small scale for trying settings (Sander,
+Stock, Sablayrolles 2023, "TAN without a burn")."""
 
 from __future__ import annotations
 

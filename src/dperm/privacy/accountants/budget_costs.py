@@ -1,4 +1,5 @@
-"""What an event costs a budget that adds up Gaussian privacy: the μ of a Gaussian mechanism that gives away no less.
+"""The cost of an event to a budget that many releases share: the μ of a Gaussian mechanism that gives away no less, or a bound
+on the Rényi divergence at one order.
 
 A mechanism is μ-GDP where no test tells neighbours apart better than N(0, 1) from N(μ, 1) (Dong, Roth, Su 2022).
 Gaussian noise is, with μ = 1 ÷ noise multiplier. Other mechanisms are once outputs of little chance are set aside: noise on

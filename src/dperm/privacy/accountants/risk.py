@@ -1,5 +1,5 @@
-"""A budget said as what an attacker may achieve, instead of ε (Kulynych, Gomez, Kaissis, Calmon, Troncoso 2024: noise calibrated
-straight to attacks needs less of it than by way of ε).
+"""Budgets stated as what an attacker may achieve instead of ε, and bounds on what every attacker achieves (Kulynych, Gomez,
+Kaissis, Calmon, Troncoso 2024: noise that is calibrated to attacks directly is smaller than noise calibrated by way of ε).
 
 The attacker knows all other records, and tells two neighbouring data sets apart. With δ(ε) the event's profile, its advantage is
 at most δ(0); its true-positive rate at a false-positive rate a at most inf over ε of e^ε·a + δ(ε) and 1 − e^{−ε}(1 − δ(ε) − a)

@@ -371,9 +371,14 @@ class SpendLog:
                 return
             found = followed(rows, Known() if known is None or whole else known, self.where)
             refuse_other(rows, known or Known(), self.where)
-            if known is None and found.count and not _remembered_meanwhile(place):
-                remember(place, found)
-                warnings.warn(f"{self.where}: {NOT_REMEMBERED}", UserWarning, stacklevel=6)
+            if known is None and found.count:
+                meanwhile = _remembered_meanwhile(place)
+                if meanwhile is None:
+                    remember(place, found)
+                    warnings.warn(f"{self.where}: {NOT_REMEMBERED}", UserWarning, stacklevel=6)
+                elif meanwhile.count <= found.count:  # else it holds entries that are younger than this view
+                    followed(rows, meanwhile, self.where)
+                    refuse_other(rows, meanwhile, self.where)
             yield rows, found
 
     @contextlib.contextmanager
@@ -505,13 +510,14 @@ class SpendLog:
             return [(events[digest], bool(persons), bool(claimed), int(count)) for digest, persons, claimed, count in found]
 
 
-def _remembered_meanwhile(place: str) -> bool:
-    """Whether another process or thread of this user remembers the log by now: one that has just begun it does, in a moment."""
+def _remembered_meanwhile(place: str) -> Known | None:
+    """The head that another process or thread of this user remembers by now: one that has just begun the log does so in a
+    moment."""
     for _ in range(_LOOKS):
-        if remembered(place) is not None:
-            return True
+        if (known := remembered(place)) is not None:
+            return known
         time.sleep(_PAUSE)
-    return False
+    return None
 
 
 def _whose() -> str:

@@ -1,4 +1,5 @@
-"""A run of the model and its loss in which code sees one record, and what becomes of each call of torch's functions in it.
+"""A run of the model and its loss in which code sees one record: what becomes of each call of torch's functions in it, and which
+rule stands for which function.
 
 `InStep` runs all records of a physical batch in step, under `torch.vmap`: the model sees one record, whatever it does, so
 that no record can influence another. A function that is given a trained parameter goes through its rule

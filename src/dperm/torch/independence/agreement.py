@@ -18,7 +18,7 @@ from torch import Tensor
 from dperm.torch.engine.gradient_pass import TorchPass
 from dperm.torch.engine.isolated import Apart, slopes
 from dperm.torch.engine.tracing import RefusedError
-from dperm.torch.independence.shared_results import refusing_shared_calls
+from dperm.torch.independence.refusals import refusing_shared_calls
 from dperm.torch.parameters.flat_parameters import FlatParameters
 from dperm.torch.tensors.global_randomness import global_states, kept_states
 from dperm.torch.tensors.nested import FAILURES, map_tensors

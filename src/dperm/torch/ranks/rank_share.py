@@ -1,4 +1,4 @@
-"""Whose records a rank computes on: each record of a draw is one rank's."""
+"""The records that each rank computes on: each record of a draw belongs to one rank, as far as ranks can check that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions in one, two and three dimensions: a linear layer on patches of the input.
+"""Convolutions in one, two and three dimensions, and transposed ones: a linear layer on patches of the input.
 
 Per record the weight's gradient is Gᵀ·patches, one product of (channels out, positions) and (positions, patch). Patches
 come from a strided view of the padded input with channels last, copied once. Image i of the output depends on image i alone.

@@ -1,4 +1,4 @@
-"""nn.LSTM, nn.GRU and nn.RNN: the library's fused kernel forward, one scan of our own backward.
+"""nn.LSTM, nn.GRU and nn.RNN, by the library's fused kernel forward and one scan of our own backward; and cells of one step.
 
 The fused kernel gives every hidden state, so all gates can be computed again at once, in two large products; what is left for
 the way back is a short loop over time that yields the gradients of the gates' inputs. These are what a linear layer's output

@@ -1,4 +1,4 @@
-"""Private ridge regression in scikit-learn's style."""
+"""Private linear regression by squared loss in scikit-learn's style: ridge, Lasso and elastic net."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scaler whose ranges are given, never learned."""
+"""Transformers that learn nothing: a scaler with given ranges, and an encoder of tables by a public schema."""
 
 from __future__ import annotations
 

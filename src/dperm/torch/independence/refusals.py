@@ -1,4 +1,5 @@
-"""Calls whose results all records of a physical batch would share: they are looked for in what runs on some records."""
+"""Refusals before a run: modules that have no per-example gradient, such as batch normalisation, and calls whose results all
+records of a physical batch would share, which are looked for in code that runs on some records."""
 
 from __future__ import annotations
 
