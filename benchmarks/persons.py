@@ -49,7 +49,7 @@ def models(epsilon: float, people: int, most: int) -> dict[str, Any]:
         "delta": DELTA,
         "classes": ["<=50K", ">50K"],
         "public_size": people,
-        "person_rows": most,
+        "max_rows_per_unit": most,
     }
     batch = 512.0  # row gradients in a step, whoever is drawn
     drawn, rows = Gradient(expected_batch_size=max(32.0, batch / most)), Gradient(sampling="rows", expected_batch_size=batch)

@@ -67,7 +67,7 @@ def publicly_known(path: Path) -> None:
             column["read"] |= {"jaa": "ja"}
             column.pop("note")  # what it asked is answered
     schema["classes"] = ["ja", "nein"]
-    schema["unit_rows"] = 5
+    schema["max_rows_per_unit"] = 5
     path.write_text(json.dumps(schema, indent=2, ensure_ascii=False), encoding="utf-8")
 
 

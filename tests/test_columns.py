@@ -163,8 +163,8 @@ def of_linear(kind: type[Any]) -> Iterator[tuple[str, Door]]:
     y = LABELS if is_classifier(kind()) else NUMBERS
     has = set(inspect.signature(kind).parameters)
     yield "fit: y", Door(y, lambda v: weights_of(linear(kind).fit(X, v)))
-    if "person_rows" in has:
-        grouped = {"person_rows": 2, "public_size": N // 2}
+    if "max_rows_per_unit" in has:
+        grouped = {"max_rows_per_unit": 2, "public_size": N // 2}
         mechanism = {} if kind in (DPLogisticRegression, DPRidge) else {"mechanism": Gradient(sampling="full", epochs=2)}
         yield "fit: groups", Door(GROUPS, lambda v: weights_of(linear(kind, **grouped, **mechanism).fit(X, y, v)), ENTRIES)
     if "max_sample_weight" in has:
@@ -188,7 +188,7 @@ def of_network(kind: type[Any]) -> Iterator[tuple[str, Door]]:
     yield "fit: y", Door(LABELS, lambda v: weights_of(network(kind).fit(X, v)))
     yield (
         "fit: groups",
-        Door(GROUPS, lambda v: weights_of(network(kind, person_rows=2, public_size=N // 2).fit(X, LABELS, v)), ENTRIES),
+        Door(GROUPS, lambda v: weights_of(network(kind, max_rows_per_unit=2, public_size=N // 2).fit(X, LABELS, v)), ENTRIES),
     )
     yield "score: y", Door(LABELS, lambda v: fitted(kind).score(X, v))
     yield "score: sample_weight", Door(WEIGHTS, lambda v: fitted(kind).score(X, LABELS, v))
@@ -206,7 +206,7 @@ def searched(y: Any, held_out: Any, private: bool) -> Any:
 
 
 OBJECTIVE = LinearObjective(Logistic(), features=2, strong_convexity=1.0, public_size=N)
-PERSONS = LinearObjective(Logistic(), features=2, public_size=N // 2, person_rows=2)
+PERSONS = LinearObjective(Logistic(), features=2, public_size=N // 2, max_rows_per_unit=2)
 
 
 def table(records: Records) -> Any:
@@ -266,7 +266,7 @@ def trained(data: Any, groups: Any = None, validation: Any = None, *, rows: int 
     trainer = PrivateTrainer(
         model, loss, None, lambda noise_multiplier, public_size: full_batch_descent(
             noise_multiplier=noise_multiplier, public_size=public_size, steps=2, clipping_norm=1.0
-        ), epsilon=2.0, delta=1e-5, public_size=N // (rows or 1), person_rows=rows, random_state=0,
+        ), epsilon=2.0, delta=1e-5, public_size=N // (rows or 1), max_rows_per_unit=rows, random_state=0,
     )  # fmt: skip
     trainer.fit(data, validation, groups=groups, progress=False)
     scores = [value for entry in trainer.history for name, value in entry.items() if name.startswith("validation")]
@@ -295,7 +295,7 @@ def by_part() -> Any:
 
 def split(y: Any = LABELS, groups: Any = None, **given: Any) -> Any:
     settings: dict[str, Any] = {"public_size": None, "mechanism": "output", **({"max_sample_weight": 1.0} if given else {})}
-    settings |= {} if groups is None else {"person_rows": 2}
+    settings |= {} if groups is None else {"max_rows_per_unit": 2}
     made = DPByPart(linear(DPLogisticRegression, **settings), {"a": 0, "b": 1}).fit(X, y, groups, **given)
     return np.concatenate([weights_of(model) for model in made.models_.values()])
 

@@ -43,7 +43,7 @@ assert 0 < epsilon(dp_sgd(calibrate(dp_sgd, epsilon=1.0, delta=1e-5)), 1e-5) <= 
 labels = np.where(score > 0, "yes", "no")
 for model, target, more in (
     (DPLogisticRegression(classes=["no", "yes"]), labels.astype(object), {}),
-    (DPLogisticRegression(classes=["no", "yes"], person_rows=4), labels, {"groups": [f"p{i // 4}" for i in range(400)]}),
+    (DPLogisticRegression(classes=["no", "yes"], max_rows_per_unit=4), labels, {"groups": [f"p{i // 4}" for i in range(400)]}),
     (DPLinearSVC(classes=["no", "yes"], mechanism="gradient", public_size=400), labels, {}),
     (DPRidge(target_bound=3.0), score, {}),
 ):

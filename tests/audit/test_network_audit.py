@@ -42,7 +42,7 @@ def fitted(groups: Any = None, **settings: Any) -> Any:
     ("settings", "groups"),
     [
         ({}, None),
-        pytest.param({"person_rows": 2, "public_size": SIZE // 2}, np.arange(SIZE) // 2, marks=pytest.mark.slow),
+        pytest.param({"max_rows_per_unit": 2, "public_size": SIZE // 2}, np.arange(SIZE) // 2, marks=pytest.mark.slow),
         *(
             pytest.param(settings, None, marks=pytest.mark.slow)
             for settings in (

@@ -653,7 +653,7 @@ def test_every_sampling_that_help_names_trains(table: Path, schema: Path, tmp_pa
     relation = "replace_one" if sampling == "fixed_size" else "add_or_remove_one"
     size = 300
     if sampling == "rows":
-        size, stated = 100, json.loads(schema.read_text()) | {"unit": "who", "unit_rows": 3}
+        size, stated = 100, json.loads(schema.read_text()) | {"unit": "who", "max_rows_per_unit": 3}
         schema, whose = tmp_path / "persons.json", pd.read_csv(table).assign(who=np.arange(300) // 3)
         schema.write_text(json.dumps(stated))
         whose.to_csv(table := tmp_path / "persons.csv", index=False)

@@ -84,7 +84,7 @@ def test_one_missing_value_changes_no_other_record(tmp_path: Path, write: Any) -
 
 def test_floats_tell_no_large_numbers_apart_whatever_they_come_in() -> None:
     ids = np.repeat(2**53 + np.arange(15), 4).astype(float)
-    model = DPLogisticRegression(classes=["no", "yes"], person_rows=8)
+    model = DPLogisticRegression(classes=["no", "yes"], max_rows_per_unit=8)
     for groups in (ids, ids.tolist(), pd.Series(ids), pd.Series(ids, dtype="Float64"), pd.Series(ids.astype(np.float32))):
         with pytest.raises(ValueError, match="several are one and the same"):
             model.fit(X, Y, groups=groups)
@@ -110,9 +110,9 @@ def test_a_table_is_fitted_with_all_that_belongs_to_it() -> None:
     frame = pd.DataFrame({"who": np.arange(60) // 3, "x": X[:, 0], "y": Y})
     draft = propose(frame, "y", unit="who")
     data = Dataset.of(frame, confirmed(draft))
-    model = data.fit(DPLogisticRegression(classes=["no", "yes"], person_rows=data.person_rows))
+    model = data.fit(DPLogisticRegression(classes=["no", "yes"], max_rows_per_unit=data.max_rows_per_unit))
     assert model.certificate_.of_persons and model.certificate_.status == "certified"
-    with pytest.raises(ValueError, match="person_rows"):
+    with pytest.raises(ValueError, match="max_rows_per_unit"):
         data.fit(DPLogisticRegression(classes=["no", "yes"]))
     claimed = Dataset.of(frame, propose(frame, "y")).fit(DPLogisticRegression(classes=["no", "yes"]))
     assert claimed.certificate_.status == "claimed" and SpendLog.current().charges()[-1].claimed

@@ -197,7 +197,7 @@ def test_the_model_is_the_same(tmp_path: Path, small: None, monkeypatch: pytest.
     monkeypatch.setenv("DPERM_SCRATCH", str(tmp_path))
     one, other = read_dataset(source, schema=schema)[0], Dataset.of(frame, schema)
     first, second = (
-        data.fit(DPLogisticRegression(classes=schema.classes, random_state=3, person_rows=8)) for data in (one, other)
+        data.fit(DPLogisticRegression(classes=schema.classes, random_state=3, max_rows_per_unit=8)) for data in (one, other)
     )
     assert np.array_equal(first.coef_, second.coef_)
     plan.write_text(schema.to_json())

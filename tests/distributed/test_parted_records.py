@@ -224,7 +224,7 @@ def test_what_parts_cannot_tell_is_asked_for() -> None:
     table = cut(X, labels(X), [100, 201], LocalEngine())
     for given, fit, message in (
         ({}, {}, "classes="),
-        ({"classes": [0, 1], "person_rows": 3}, {"groups": np.zeros(N)}, "no groups"),
+        ({"classes": [0, 1], "max_rows_per_unit": 3}, {"groups": np.zeros(N)}, "no groups"),
         ({"classes": [0, 1]}, {"absent": 2}, "absent=0"),
     ):
         with pytest.raises(ValueError, match=message):

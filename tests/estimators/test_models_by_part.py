@@ -158,7 +158,7 @@ def test_22_persons_are_in_one_part(log: SpendLog) -> None:
     rng = np.random.default_rng(1)
     X = np.concatenate([np.eye(2)[rng.choice(2, 60)], rng.uniform(0, 0.3, (60, 1))], axis=1)
     y = rng.choice([-1, 1], 60)
-    estimator = DPLogisticRegression(classes=[-1, 1], person_rows=3)
+    estimator = DPLogisticRegression(classes=[-1, 1], max_rows_per_unit=3)
     models = DPByPart(estimator, {"a": 0, "b": 1}, public_sizes=20).fit(X, y, groups=np.arange(60) // 3)
     assert models.certificate_.of_persons
     keys = {item.key: item for item in models.certificate_.assumptions}

@@ -45,7 +45,9 @@ LABELS = np.where(SCORES + RNG.normal(size=len(GROUPS)) / 2 > 0, "yes", "no")
 
 
 def classifier(**more: Any) -> DPLogisticRegression:
-    return DPLogisticRegression(**{"epsilon": 2.0, "person_rows": 6, "classes": ["no", "yes"], "public_size": PERSONS} | more)
+    return DPLogisticRegression(
+        **{"epsilon": 2.0, "max_rows_per_unit": 6, "classes": ["no", "yes"], "public_size": PERSONS} | more
+    )
 
 
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
@@ -63,7 +65,7 @@ def test_fits_of_persons(mechanism: Any, relation: str) -> None:
     assert 1.9 < certificate.epsilon <= 2.0
     again, _ = model_from_json(model_to_json(model))
     assert again.certificate_ == certificate and np.array_equal(again.predict(ROWS), model.predict(ROWS))
-    assert again.person_rows == 6
+    assert again.max_rows_per_unit == 6
 
 
 def test_rows_by_themselves_and_a_private_number_of_persons() -> None:
@@ -75,10 +77,10 @@ def test_rows_by_themselves_and_a_private_number_of_persons() -> None:
         classifier(mechanism=Gradient(sampling="rows"), relation="replace_one").fit(ROWS, LABELS, groups=GROUPS)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in all_estimators() if "person_rows" in parameters(kind)])
+@pytest.mark.parametrize("kind", [kind for kind in all_estimators() if "max_rows_per_unit" in parameters(kind)])
 def test_every_estimator_that_takes_persons_protects_them(kind: type) -> None:
     rows, targets = learnable(kind, 60)
-    model = made(kind, epsilon=2.0, delta=1e-3, person_rows=3, public_size=20, classes=[0, 1])
+    model = made(kind, epsilon=2.0, delta=1e-3, max_rows_per_unit=3, public_size=20, classes=[0, 1])
     if kind in network_estimators():
         model.set_params(mechanism=Gradient(sampling="full", epochs=3))  # without a search for its noise
     certificate = model.fit(rows, targets, groups=np.arange(60) // 3).certificate_
@@ -89,10 +91,10 @@ def test_every_estimator_that_takes_persons_protects_them(kind: type) -> None:
 
 def test_regressions_and_other_losses() -> None:
     targets = np.clip(SCORES / 5, -1, 1)
-    assert DPRidge(epsilon=2.0, person_rows=6).fit(ROWS, targets, groups=GROUPS).score(ROWS, targets) > 0.8
-    assert DPLinearSVC(epsilon=2.0, person_rows=6).fit(ROWS, LABELS, groups=GROUPS).score(ROWS, LABELS) > 0.75
+    assert DPRidge(epsilon=2.0, max_rows_per_unit=6).fit(ROWS, targets, groups=GROUPS).score(ROWS, targets) > 0.8
+    assert DPLinearSVC(epsilon=2.0, max_rows_per_unit=6).fit(ROWS, LABELS, groups=GROUPS).score(ROWS, LABELS) > 0.75
     counts = RNG.poisson(np.exp(0.5 * ROWS[:, 0]))
-    assert DPPoissonRegressor(epsilon=2.0, person_rows=6, public_size=PERSONS).fit(ROWS, counts, groups=GROUPS).certificate_
+    assert DPPoissonRegressor(epsilon=2.0, max_rows_per_unit=6, public_size=PERSONS).fit(ROWS, counts, groups=GROUPS).certificate_
     three = np.digitize(SCORES, [-1, 1])
     for mechanism in ("objective", "gradient"):
         assert classifier(mechanism=mechanism, classes=[0, 1, 2]).fit(ROWS, three, groups=GROUPS).score(ROWS, three) > 0.5
@@ -119,21 +121,21 @@ def test_what_has_no_proof_is_refused_by_name(mechanism: Any, name: str) -> None
     assert name in str(refusal.value) and not SpendLog.current().charges()
     # with one row each a person is a record, and it runs
     if name in ("importance", "balls and bins"):
-        assert classifier(mechanism=mechanism, person_rows=1).fit(ROWS, LABELS, groups=GROUPS).certificate_.epsilon
+        assert classifier(mechanism=mechanism, max_rows_per_unit=1).fit(ROWS, LABELS, groups=GROUPS).certificate_.epsilon
 
 
 @pytest.mark.parametrize(
     ("settings", "groups", "said"),
     [
-        ({}, None, "Expected groups with person_rows"),
-        ({"person_rows": None}, GROUPS, "Expected person_rows with groups"),
+        ({}, None, "Expected groups with max_rows_per_unit"),
+        ({"max_rows_per_unit": None}, GROUPS, "Expected max_rows_per_unit with groups"),
         ({}, GROUPS[1:], "one a row"),
         ({}, np.where(GROUPS == "p7", None, GROUPS), "are missing"),
         ({}, np.where(GROUPS == "p7", np.nan, 1.0), "are missing"),
         ({}, np.stack([GROUPS, GROUPS], axis=1), "one a row"),
-        ({"person_rows": 0}, GROUPS, "person_rows"),
-        ({"person_rows": 10**6}, GROUPS, "at most 8,192"),
-        ({"person_rows": 2.5}, GROUPS, "person_rows"),
+        ({"max_rows_per_unit": 0}, GROUPS, "max_rows_per_unit"),
+        ({"max_rows_per_unit": 10**6}, GROUPS, "at most 8,192"),
+        ({"max_rows_per_unit": 2.5}, GROUPS, "max_rows_per_unit"),
         ({"relation": "replace_one", "public_size": len(GROUPS)}, GROUPS, f"public_size={PERSONS}, the number of persons"),
     ],
 )
@@ -158,8 +160,8 @@ def test_ids_that_would_not_tell_persons_apart_are_refused() -> None:
         classifier().fit(frame, LABELS, groups=pandas.Series(GROUPS).sort_values())
     with pytest.warns(UserWarning, match="one person's"):
         classifier(public_size=None).fit(ROWS, LABELS, groups=np.zeros(len(GROUPS)))
-    with pytest.raises(TypeError, match="person_rows"):
-        classifier(person_rows=True).fit(ROWS, LABELS, groups=GROUPS)
+    with pytest.raises(TypeError, match="max_rows_per_unit"):
+        classifier(max_rows_per_unit=True).fit(ROWS, LABELS, groups=GROUPS)
 
 
 def test_every_page_says_what_is_protected(tmp_path: Path) -> None:
@@ -200,8 +202,8 @@ def test_a_column_that_tells_rows_apart_is_no_person() -> None:
 
 def of_rows(make: Any) -> Training:
     """A training that claims, of persons, what holds of their rows: the planted defect."""
-    persons = LinearObjective(Logistic(), 3, intercept_scale=0.5, public_size=60, person_rows=3)
-    alone = replace(persons, person_rows=None)
+    persons = LinearObjective(Logistic(), 3, intercept_scale=0.5, public_size=60, max_rows_per_unit=3)
+    alone = replace(persons, max_rows_per_unit=None)
     mechanism = make(alone)
     training = Training.of_mechanism(mechanism, alone)
 
@@ -224,13 +226,13 @@ def test_a_row_level_epsilon_on_persons_is_refuted() -> None:
 
 def test_rows_drawn_of_persons_with_more_of_them_are_refused() -> None:
     """A sampler of two rows a person, on persons of three: it would charge for two and draw three."""
-    task = Task(loss=Logistic(), features=3, intercept_scale=0.5, public_size=60, person_rows=3)
+    task = Task(loss=Logistic(), features=3, intercept_scale=0.5, public_size=60, max_rows_per_unit=3)
     mechanism, objective = Gradient(sampling="rows", expected_batch_size=30, epochs=2).build(task, Budget(DELTA, EPSILON))
     assert isinstance(mechanism, GradientPerturbation)
     plan: Any = mechanism.plan
     fewer = replace(mechanism, plan=replace(plan, sampler=PoissonRows(plan.sampler.sampling_rate, 2)))
     records = objective.records(np.zeros((60, 3, 3)), np.ones((60, 3)))
-    with pytest.raises(ValueError, match="Expected person_rows=2"):
+    with pytest.raises(ValueError, match="Expected max_rows_per_unit=2"):
         fewer.release(objective, records, Channel.open())
     assert not SpendLog.current().charges()
 
@@ -244,7 +246,7 @@ def test_a_search_has_no_proof_for_persons() -> None:
 
 def test_a_sampler_that_charges_a_person_as_a_row_is_refuted() -> None:
     """The mixture charged as if one row were all that a person has."""
-    task = Task(loss=Logistic(), features=3, intercept_scale=0.5, public_size=60, person_rows=3)
+    task = Task(loss=Logistic(), features=3, intercept_scale=0.5, public_size=60, max_rows_per_unit=3)
     mechanism, objective = Gradient(sampling="rows", expected_batch_size=30, epochs=2).build(task, Budget(DELTA, EPSILON))
     assert isinstance(mechanism, GradientPerturbation)
     plan: Any = mechanism.plan
@@ -274,7 +276,7 @@ def table(tmp_path: Path) -> Path:
     frame.to_csv(tmp_path / "stays.csv", index=False)
     columns: list[dict[str, Any]] = [{"name": f"x{place}", "type": "number", "range": [-3, 3]} for place in range(4)]
     schema = {
-        "name": "stays", "target": "outcome", "classes": ["no", "yes"], "unit": "who", "unit_rows": 5, "missing": "drop",
+        "name": "stays", "target": "outcome", "classes": ["no", "yes"], "unit": "who", "max_rows_per_unit": 5, "missing": "drop",
         "columns": [*columns, {"name": "outcome", "type": "label"}],
     }  # fmt: skip
     (tmp_path / "schema.json").write_text(json.dumps(schema))
@@ -283,21 +285,21 @@ def table(tmp_path: Path) -> Path:
 
 def test_a_schema_names_its_unit(table: Path) -> None:
     schema = Schema.load(table / "schema.json")
-    assert (schema.unit, schema.unit_rows) == ("who", 5) and Schema.from_dict(json.loads(schema.to_json())) == schema
+    assert (schema.unit, schema.max_rows_per_unit) == ("who", 5) and Schema.from_dict(json.loads(schema.to_json())) == schema
     dataset, _ = read_dataset(table / "stays.csv", None, schema)
-    assert dataset.groups is not None and dataset.person_rows == 5
+    assert dataset.groups is not None and dataset.max_rows_per_unit == 5
     assert len(np.unique(dataset.groups)) + dataset.absent == PERSONS and dataset.absent >= 1
     for changes, said in (
         ({"unit": "x0"}, "no feature and no target"),
         ({"unit": 3}, "name of a column"),
-        ({"unit_rows": 0}, "unit_rows"),
-        ({"unit_rows": 10**6}, "from 1 to 8,192"),
-        ({"unit_rows": "many"}, "whole number"),
-        ({"unit_rows": True}, "whole number"),
+        ({"max_rows_per_unit": 0}, "max_rows_per_unit"),
+        ({"max_rows_per_unit": 10**6}, "from 1 to 8,192"),
+        ({"max_rows_per_unit": "many"}, "whole number"),
+        ({"max_rows_per_unit": True}, "whole number"),
     ):
         with pytest.raises(SchemaError, match=said):
             replace(schema, **changes)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(SchemaError, match="unit with unit_rows"):
+    with pytest.raises(SchemaError, match="unit with max_rows_per_unit"):
         Schema.from_dict({**json.loads(schema.to_json()), "unit": ""})
     with pytest.raises(ValueError, match="schema without a unit"):
         TableEncoder(schema).fit(pandas.read_csv(table / "stays.csv"))

@@ -278,17 +278,19 @@ def _always(kind: str, method: Any) -> bool:
         for method in _methods(kind)
     ],
 )
-@pytest.mark.parametrize("person_rows", [None, 3])
-def test_neighbours_of_every_weight_are_replayed(kind: str, method: Any, relation: Relation, person_rows: int | None) -> None:
+@pytest.mark.parametrize("max_rows_per_unit", [None, 3])
+def test_neighbours_of_every_weight_are_replayed(
+    kind: str, method: Any, relation: Relation, max_rows_per_unit: int | None
+) -> None:
     size = OTHERS if relation is Relation.REPLACE_ONE else OTHERS + 1
     base, classes = KINDS[kind]
     model = clone(base).set_params(epsilon=4.0, relation=relation, public_size=size)
     if method is not None:
         model.set_params(mechanism=method)
-    if person_rows is not None and "person_rows" not in model.get_params():
+    if max_rows_per_unit is not None and "max_rows_per_unit" not in model.get_params():
         return  # of one row a person alone
-    if person_rows is not None:
-        model.set_params(person_rows=person_rows)
+    if max_rows_per_unit is not None:
+        model.set_params(max_rows_per_unit=max_rows_per_unit)
     try:
         mechanism, objective = model.mechanism_for(3, classes, size)
         training = Training.of_mechanism(mechanism, objective)
@@ -296,8 +298,8 @@ def test_neighbours_of_every_weight_are_replayed(kind: str, method: Any, relatio
         assert any(word in str(refused) for word in WITHOUT), refused
         return
     pairs = weighted_pairs(relation, objective, classes)
-    if person_rows is not None:
-        pairs = [of_persons(pair, person_rows, alike=alike) for pair in pairs for alike in (True, False)]
+    if max_rows_per_unit is not None:
+        pairs = [of_persons(pair, max_rows_per_unit, alike=alike) for pair in pairs for alike in (True, False)]
     found = replay(training, pairs)
     assert found.verdict == "consistent", found
     assert found.details["largest_movement"] > (1e-4 if kind == "counts" else 0.02)  # its bounds are far above what rows do

@@ -122,9 +122,9 @@ def test_item_8_draws_and_steps_of_dp_sgd_by_hand() -> None:
     sampler, steps = drawn_by("truncated_poisson", 101, 20, 2)
     assert (sampler.sampling_rate, sampler.largest, steps) == (20 / 101, 112, 11)
     assert sampler.capacity == capacity(20 / 101, 112, 11)
-    assert drawn_by("rows", 100, 150, 2.5, person_rows=4) == (PoissonRows(0.375, 4), 7)
-    with pytest.raises(ValueError, match="below public_size·person_rows = 8 rows"):
-        drawn_by("rows", 4, 8, 1.0, person_rows=2)
+    assert drawn_by("rows", 100, 150, 2.5, max_rows_per_unit=4) == (PoissonRows(0.375, 4), 7)
+    with pytest.raises(ValueError, match="below public_size·max_rows_per_unit = 8 rows"):
+        drawn_by("rows", 4, 8, 1.0, max_rows_per_unit=2)
     with pytest.raises(ValueError, match=r"at most 9\.3333"):
         drawn_by("balls_and_bins", 14, 9.5, 1)
 
@@ -373,7 +373,7 @@ def test_linear_models(sampling: str) -> None:
     rows = RNG.normal(size=(3000, 4)) / 4
     labels = np.where(rows[:, 0] + 0.1 * RNG.normal(size=3000) > 0, 1, 0)
     relation = "replace_one" if sampling == "fixed_size" else "add_or_remove_one"
-    groups, persons = (np.arange(3000) // 3, {"public_size": 1000, "person_rows": 3}) if sampling == "rows" else (None, {})
+    groups, persons = (np.arange(3000) // 3, {"public_size": 1000, "max_rows_per_unit": 3}) if sampling == "rows" else (None, {})
     settings: dict[str, Any] = {"public_size": 3000, "classes": [0, 1], "relation": relation} | persons
     mechanism = Gradient(sampling=sampling, epochs=20)
     model = DPLogisticRegression(epsilon=2.0, mechanism=mechanism, **settings).fit(rows, labels, groups=groups)
@@ -391,7 +391,7 @@ def test_networks(sampling: str) -> None:
     rows = RNG.normal(size=(400, 4))
     relation = "replace_one" if sampling == "fixed_size" else "add_or_remove_one"
     mechanism = Gradient(sampling=sampling, epochs=5, expected_batch_size=50)
-    groups, persons = (np.arange(400) // 2, {"public_size": 200, "person_rows": 2}) if sampling == "rows" else (None, {})
+    groups, persons = (np.arange(400) // 2, {"public_size": 200, "max_rows_per_unit": 2}) if sampling == "rows" else (None, {})
     settings: dict[str, Any] = {"public_size": 400, "classes": [0, 1], "relation": relation} | persons
     model = DPMLPClassifier(epsilon=4.0, mechanism=mechanism, **settings)
     model.fit(rows, (rows[:, 0] > 0).astype(int), groups=groups)
@@ -467,7 +467,7 @@ def test_every_sampler_makes_the_steps_it_is_asked_for() -> None:
         size, rows = (500, 2) if sampling == "rows" else (1000, None)
         mine = dp_sgd(
             noise_multiplier=1.0, public_size=size, expected_batch_size=100, epochs=3, clipping_norm=1.0, sampling=sampling,
-            person_rows=rows,
+            max_rows_per_unit=rows,
         )  # fmt: skip
         assert mine.steps == 30 and mine.expected_batch_size == pytest.approx(100)
     full = dp_sgd(noise_multiplier=1.0, public_size=100, expected_batch_size=200, epochs=3, clipping_norm=1.0)

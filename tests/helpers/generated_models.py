@@ -216,7 +216,7 @@ def _plan(case: Case) -> dict[str, Any]:
     size = RECORDS // case.rows
     common: dict[str, Any] = {"delta": 1e-5, "public_size": size}
     if case.rows > 1:
-        common["person_rows"] = case.rows
+        common["max_rows_per_unit"] = case.rows
     if case.plan == "dpis":
         return common | {
             "plan": dpis, "epsilon": 3.0, "epochs": 2, "expected_batch_size": size / 4, "clipping_norm": case.bound,

@@ -100,7 +100,7 @@ def by_norms(data: Any = None, *, fit: dict[str, Any] | None = None, **settings:
 
 def of_persons(plan: Plan | None = None) -> dict[str, Any]:
     settings: dict[str, Any] = {"public_size": N // 3} if plan is None else {"plan": plan, "epsilon": None}
-    return trained(person_rows=2, fit={"groups": np.arange(N) // 3}, **settings)
+    return trained(max_rows_per_unit=2, fit={"groups": np.arange(N) // 3}, **settings)
 
 
 def frozen() -> dict[str, Any]:
@@ -289,9 +289,9 @@ ERRORS: dict[str, Callable[[], Any]] = {
     "white box": white_box_of_norms,
     "twice": lambda: trained(fit={"sharded": True}),
     "groups": lambda: trained(
-        person_rows=2, public_size=N // 2, fit={"groups": np.arange(N) // 2 + of_rank(0, 1) * (np.arange(N) == 9)}
+        max_rows_per_unit=2, public_size=N // 2, fit={"groups": np.arange(N) // 2 + of_rank(0, 1) * (np.arange(N) == 9)}
     ),
-    "parts of persons": lambda: trained(person_rows=2, fit={"groups": np.arange(N) // 2, "sharded": True}),
+    "parts of persons": lambda: trained(max_rows_per_unit=2, fit={"groups": np.arange(N) // 2, "sharded": True}),
     "disk": lambda: trained(Broken()),
     "log": lambda: with_log("/proc/nowhere/spend.db", trained),
 }

@@ -158,7 +158,7 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "continued": continued,
     "padding": padding,
     "token": token,
-    "persons": partial(run, person_rows=2, public_size=N // 3, fit={"groups": np.arange(N) // 3}),
+    "persons": partial(run, max_rows_per_unit=2, public_size=N // 3, fit={"groups": np.arange(N) // 3}),
 }
 
 

@@ -230,7 +230,7 @@ def test_22_each_part_has_draws_of_its_own(sampler: Any) -> None:
 
 def test_22_a_persons_rows_are_in_one_part_together() -> None:
     rows = np.array([[1, 0, 0], [1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1.0]])
-    objective = LinearObjective(Logistic(), 3, person_rows=2)
+    objective = LinearObjective(Logistic(), 3, max_rows_per_unit=2)
     records = objective.records(rows, np.ones(6), groups=np.array([7, 7, 8, 8, 9, 10]))
     assert isinstance(records, GroupedRecords)
     assert records.places((0, 1)).tolist() == [0, -1, 1, -1]  # who names two parts is in none

@@ -181,7 +181,7 @@ def test_item_8_rows_are_no_longer_than_their_bound_and_the_longest_is_as_long(d
 
 @pytest.mark.parametrize(("rows", "grouped"), [(None, False), (1, False), (2, True), (9, True)])
 def test_item_8_a_record_is_a_mean_where_persons_may_have_several_rows(rows: int | None, grouped: bool) -> None:
-    facts = PublicFacts(1, 1.0, 1.0, math.inf, Relation.ADD_OR_REMOVE_ONE, person_rows=rows)
+    facts = PublicFacts(1, 1.0, 1.0, math.inf, Relation.ADD_OR_REMOVE_ONE, max_rows_per_unit=rows)
     assert facts.grouped is grouped
 
 

@@ -24,7 +24,7 @@ Y = np.array(["no", "yes"])[(X[:, 0] > 0).astype(int)]
 
 def grouped(**settings: Any) -> Certificate:
     groups = np.repeat(np.arange(15), 4)
-    return DPLogisticRegression(classes=["no", "yes"], person_rows=4, **settings).fit(X, Y, groups=groups).certificate_
+    return DPLogisticRegression(classes=["no", "yes"], max_rows_per_unit=4, **settings).fit(X, Y, groups=groups).certificate_
 
 
 def test_persons_stay_persons_however_deep_certificates_are_composed() -> None:

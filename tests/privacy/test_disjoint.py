@@ -300,7 +300,7 @@ def test_22_separate_certificates_are_put_together_by_an_assumption() -> None:
     beside = Certificate.of_all([Certificate.issue(mechanism="ranges", event=Gaussian(5.0), delta=1e-5), whole])
     assert beside.epsilon == epsilon(Composed((Gaussian(5.0), Gaussian(1.0))), 1e-5)
     with pytest.raises(ValueError, match="records, others of persons"):
-        Certificate.of_disjoint([issued[0], replace(issued[1], public_facts={"person_rows": 2})])
+        Certificate.of_disjoint([issued[0], replace(issued[1], public_facts={"max_rows_per_unit": 2})])
     with pytest.raises(ValueError, match="moved"):
         Certificate.of_disjoint([Certificate.issue(mechanism="m", event=Gaussian(1.0, REPLACE), delta=1e-5)])
 

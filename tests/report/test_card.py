@@ -69,7 +69,7 @@ def test_the_schema_tells_of_what_it_is(certificate: Certificate) -> None:
     assert 'class="line"' not in page
     assert 'class="line"' in card_page(Card.of(certificate, "x"))  # to write the purpose on
     dataset = Dataset.of(frame, schema)
-    model = DPLogisticRegression(classes=["no", "yes"], person_rows=64).fit(
+    model = DPLogisticRegression(classes=["no", "yes"], max_rows_per_unit=64).fit(
         dataset.features, dataset.targets, groups=dataset.groups
     )
     assert Card.of(model.certificate_, "x", schema).person == "All rows with one who, of which at most 64 are used."
@@ -104,7 +104,7 @@ def test_what_was_spent_is_added_up_and_what_is_left_is_said() -> None:
     ("changes", "why"),
     [
         ({"relation": "replace_one"}, "others one that is replaced"),
-        ({"person_rows": 2}, "others single records"),
+        ({"max_rows_per_unit": 2}, "others single records"),
         ({"random_state": 0}, "a fixed seed"),
     ],
 )
@@ -113,7 +113,7 @@ def test_what_cannot_be_added_up_is_not(changes: dict[str, Any], why: str) -> No
     rows, labels = rng.normal(size=(200, 3)), rng.integers(0, 2, 200)
     settings: dict[str, Any] = {"classes": [0, 1], "label": "stays"}
     first = DPLogisticRegression(epsilon=1.0, **settings).fit(rows, labels).certificate_
-    groups = np.arange(200) // 2 if "person_rows" in changes else None
+    groups = np.arange(200) // 2 if "max_rows_per_unit" in changes else None
     DPLogisticRegression(epsilon=8.0, **settings, **changes).fit(rows, labels, groups=groups)
     spent = Spent.of(SpendLog.current(), "stays", first, 3.0)
     assert spent is not None

@@ -97,10 +97,10 @@ def test_persons_are_drawn_with_all_their_rows() -> None:
     """Five equal rows of a person say as much as one: intervals are those of so many persons, not of so many rows."""
     one = table(0, n=300)
     groups = np.repeat(np.arange(300), 5)[np.random.default_rng(1).permutation(1500)]
-    five = replace(one, features=one.features[groups], targets=one.targets[groups], groups=groups, person_rows=5)
+    five = replace(one, features=one.features[groups], targets=one.targets[groups], groups=groups, max_rows_per_unit=5)
     spread = []
     for records, rows in ((one, None), (five, 5)):
-        model = fitted(DPLogisticRegression(epsilon=50.0, classes=LABELS, person_rows=rows, public_size=300), records)
+        model = fitted(DPLogisticRegression(epsilon=50.0, classes=LABELS, max_rows_per_unit=rows, public_size=300), records)
         spread.append(np.ptp(Refits.of(model, records, 30, random_state=0).coefficients(), axis=0))
     assert spread[0] == pytest.approx(spread[1], rel=0.4)
 

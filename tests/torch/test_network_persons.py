@@ -53,14 +53,14 @@ def network(kind: str = "mlp") -> nn.Module:
 def recipe(sampling: str = "poisson", **more: Any) -> Any:
     def plan(noise_multiplier: float, public_size: int) -> Any:
         settings: dict[str, Any] = {"expected_batch_size": 60.0, "epochs": 3, "clipping_norm": 1.0} | more
-        settings.setdefault("person_rows", MOST if sampling == "rows" else None)
+        settings.setdefault("max_rows_per_unit", MOST if sampling == "rows" else None)
         return dp_sgd(noise_multiplier=noise_multiplier, public_size=public_size, sampling=sampling, **settings)
 
     return plan
 
 
 def trainer(model: nn.Module, plan: Any = None, **more: Any) -> PrivateTrainer:
-    settings = {"epsilon": 3.0, "delta": 1e-5, "public_size": PERSONS, "person_rows": MOST} | more
+    settings = {"epsilon": 3.0, "delta": 1e-5, "public_size": PERSONS, "max_rows_per_unit": MOST} | more
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     return PrivateTrainer(model, CROSS_ENTROPY, optimizer, plan or recipe(), **settings)
 
@@ -75,7 +75,7 @@ def chosen(person: int) -> np.ndarray:
 @pytest.mark.parametrize("kind", ["mlp", "convolutions"])
 def test_a_person_s_gradient_is_the_mean_of_the_rows(kind: str, data: Any) -> None:
     model = network(kind)
-    objective = ModuleObjective(OfPersons(model), MeanLoss(CROSS_ENTROPY), person_rows=MOST)
+    objective = ModuleObjective(OfPersons(model), MeanLoss(CROSS_ENTROPY), max_rows_per_unit=MOST)
     records = PersonRecords(data, GROUPS, most=MOST, physical_batch_size=64)
     assert len(records) == PERSONS
     norms, total = [], torch.zeros(objective.flat.size)
@@ -117,7 +117,7 @@ def test_rows_by_themselves_are_plain_records() -> None:
         (recipe(), {"relation": "replace_one"}),
         (recipe("rows", expected_batch_size=120.0), {}),
         (recipe(), {"public_size": None}),
-        (recipe(), {"person_rows": 1}),
+        (recipe(), {"max_rows_per_unit": 1}),
         (lambda noise_multiplier, public_size: full_batch_descent(
             noise_multiplier=noise_multiplier, public_size=public_size, steps=10, clipping_norm=1.0), {}),
     ],
@@ -167,11 +167,19 @@ def test_replay_on_neighbours(sampling: str) -> None:
     def make(source: Any) -> PrivateTrainer:
         rows = 3 if sampling == "rows" else None
         settings: dict[str, Any] = {"expected_batch_size": 30.0 if rows else 8.0, "epochs": 1, "clipping_norm": 0.5}
-        plan = recipe(sampling, person_rows=rows, **settings)
+        plan = recipe(sampling, max_rows_per_unit=rows, **settings)
         model = network()
         sgd = torch.optim.SGD(model.parameters(), lr=0.1)
         return PrivateTrainer(
-            model, CROSS_ENTROPY, sgd, plan, noise_multiplier=1.0, delta=1e-5, public_size=20, person_rows=3, random_state=source
+            model,
+            CROSS_ENTROPY,
+            sgd,
+            plan,
+            noise_multiplier=1.0,
+            delta=1e-5,
+            public_size=20,
+            max_rows_per_unit=3,
+            random_state=source,
         )
 
     result = replay(Training.of_trainer(make, data, pairs))
@@ -179,7 +187,7 @@ def test_replay_on_neighbours(sampling: str) -> None:
 
 
 def test_what_protects_records_is_not_added_to_what_protects_persons(tmp_path: Any) -> None:
-    rows = trainer(network(), person_rows=None, public_size=len(GROUPS)).fit((INPUTS, TARGETS), progress=False)
+    rows = trainer(network(), max_rows_per_unit=None, public_size=len(GROUPS)).fit((INPUTS, TARGETS), progress=False)
     assert rows.certificate is not None and not rows.certificate.of_persons
     with pytest.raises(ValueError, match="protect the same"):
         trainer(network(), spent=[rows.certificate])
@@ -190,13 +198,13 @@ def test_what_protects_records_is_not_added_to_what_protects_persons(tmp_path: A
     both = trainer(network(), epsilon=4.0, spent=[persons.certificate])
     assert both.fit((INPUTS, TARGETS), groups=GROUPS, progress=False).total_certificate.of_persons
     # nor is a run of records continued as one of persons
-    first = trainer(network(), person_rows=None, public_size=len(GROUPS), checkpoint=tmp_path / "run")
+    first = trainer(network(), max_rows_per_unit=None, public_size=len(GROUPS), checkpoint=tmp_path / "run")
     for step in first.steps((INPUTS, TARGETS)):
         first.optimizer.step()  # pyright: ignore[reportOptionalMemberAccess]
         if step.number == 3:
             first.save()
             break
-    with pytest.raises(ValueError, match="person_rows = None, not 4"):
+    with pytest.raises(ValueError, match="max_rows_per_unit = None, not 4"):
         trainer(network(), checkpoint=tmp_path / "run").fit((INPUTS, TARGETS), groups=GROUPS, resume=True, progress=False)
 
 
@@ -208,19 +216,19 @@ def test_what_has_no_proof_or_no_meaning_is_refused() -> None:
         with pytest.raises(ValueError, match=f"one row a person for gradient perturbation .{name}"):
             trainer(model, plan).fit((INPUTS, TARGETS), groups=GROUPS, progress=False)
     cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-        ({"person_rows": None}, {"groups": GROUPS}, "Expected person_rows with groups"),
+        ({"max_rows_per_unit": None}, {"groups": GROUPS}, "Expected max_rows_per_unit with groups"),
         ({}, {}, "Expected groups"),
         ({}, {"groups": GROUPS[1:]}, "one a row"),
         ({}, {"groups": np.where(GROUPS == 3, np.nan, GROUPS)}, "groups are missing"),
-        ({"person_rows": 3}, {"groups": GROUPS}, "person_rows=4"),
+        ({"max_rows_per_unit": 3}, {"groups": GROUPS}, "max_rows_per_unit=4"),
     ]
     for settings, given, said in cases:
-        plan = recipe("rows", expected_batch_size=100.0) if "person_rows=4" in said else recipe()
+        plan = recipe("rows", expected_batch_size=100.0) if "max_rows_per_unit=4" in said else recipe()
         with pytest.raises(ValueError, match=said):
             trainer(model, plan, **settings).fit((INPUTS, TARGETS), progress=False, **given)
     assert not SpendLog.current().charges()
     averaging = PrivateTrainer(
-        model, nn.CrossEntropyLoss(), None, recipe(), epsilon=3.0, delta=1e-5, public_size=9, person_rows=3
+        model, nn.CrossEntropyLoss(), None, recipe(), epsilon=3.0, delta=1e-5, public_size=9, max_rows_per_unit=3
     )
     with pytest.raises(ValueError, match="one loss per row"):
         averaging.fit((INPUTS, TARGETS), groups=GROUPS, progress=False)
@@ -228,10 +236,10 @@ def test_what_has_no_proof_or_no_meaning_is_refused() -> None:
 
 @pytest.mark.parametrize("mechanism", ["gradient", Gradient(sampling="rows"), Gradient(sampling="full", epochs=20)])
 def test_estimators(mechanism: Any) -> None:
-    model = DPMLPClassifier((8,), epsilon=4.0, person_rows=MOST, classes=[0, 1], public_size=PERSONS, mechanism=mechanism)
+    model = DPMLPClassifier((8,), epsilon=4.0, max_rows_per_unit=MOST, classes=[0, 1], public_size=PERSONS, mechanism=mechanism)
     model.fit(INPUTS.numpy(), TARGETS.numpy(), groups=GROUPS)
     assert "with all their rows" in str(model.certificate_) and model.score(INPUTS.numpy(), TARGETS.numpy()) > 0.6
-    with pytest.raises(ValueError, match="Expected person_rows with groups"):
+    with pytest.raises(ValueError, match="Expected max_rows_per_unit with groups"):
         DPMLPClassifier((8,), classes=[0, 1]).fit(INPUTS.numpy(), TARGETS.numpy(), groups=GROUPS)
 
 

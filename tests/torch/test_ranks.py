@@ -61,7 +61,7 @@ _SAID = {
     "seeded source": "random_state is (<class 'dperm.torch.ranks.tensor_noise.TorchSource'>, Provenance(",
     "twice": "ranks 0 and 1 hold the same: of their records about 100% are equal",
     "groups": "Expected the same groups on every rank",
-    "parts of persons": "all records on every rank with person_rows",
+    "parts of persons": "all records on every rank with max_rows_per_unit",
     "disk": "OSError: the disk is gone",
     "individual, continued": "Expected one process for",
     "white box": "Expected one process for the white box of importance sampling",

@@ -62,7 +62,7 @@ def attack_network(model: Any, progress: Callable[[str, int, int], None] | None 
     with _unheard(), torch.random.fork_rng(devices=[]):  # from which masks of known seeds come
         training = Training.of_trainer(lambda source: _trainer(model, stated, source), pairs[0].first, pairs)
         results = [replay(training, progress=told("replay"))]
-        if model.person_rows is None:
+        if model.max_rows_per_unit is None:
             ran = _trainer(model, stated)
             ran.fit(pairs[0].first)
             records = TorchRecords(pairs[0].first)
@@ -101,4 +101,4 @@ def _pairs(model: Any) -> list[Pair]:
     rows = rng.normal(size=(RECORDS, model.n_features_in_)).astype(np.float32)
     data: Data = rows / np.linalg.norm(rows, axis=1, keepdims=True), np.arange(RECORDS) % classes
     pairs = network_pairs(data, Relation(model.relation), classes)
-    return pairs if model.person_rows is None else [of_persons(pair, model.person_rows, alike=True) for pair in pairs]
+    return pairs if model.max_rows_per_unit is None else [of_persons(pair, model.max_rows_per_unit, alike=True) for pair in pairs]

@@ -168,7 +168,7 @@ def _options(dataset: Dataset, asked: Asked) -> dict[str, Any]:
         "public_size": asked.public_size,
         "label": dataset.name,
     }
-    return options if dataset.groups is None else {**options, "person_rows": dataset.person_rows}
+    return options if dataset.groups is None else {**options, "max_rows_per_unit": dataset.max_rows_per_unit}
 
 
 def _labels(dataset: Dataset, name: str) -> list[Any]:

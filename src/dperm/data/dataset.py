@@ -40,7 +40,7 @@ class Dataset:
     absent: int = 0
     places: NDArray[np.intp] | None = None  # (n,) which rows of the table these are, from 0; None: not known, or all
     groups: NDArray[np.intp] | None = None  # (n,) whose each row is; None: each row is a person
-    person_rows: int | None = None  # the most rows that are used of one
+    max_rows_per_unit: int | None = None  # the most rows that are used of one
     found: Certificate | None = None  # what finding the schema cost, on the same records
     neighbours: tuple[tuple[int, int], ...] = ()  # features that are next to each other on a curve
     written: str = ""  # how its file was written, in words, where that was found out
@@ -93,13 +93,13 @@ class Dataset:
     def described(self) -> str:
         """How much there is, for the data holder alone."""
         written = f", read as {self.written}" if self.written else ""
-        if self.groups is None or self.person_rows is None:
+        if self.groups is None or self.max_rows_per_unit is None:
             left_out = f", {self.absent:,} left out" if self.absent else ""
             return f"{len(self):,} records{left_out}{written}"
         counts = np.unique(self.groups, return_counts=True)[1]
-        left = int(np.maximum(counts - self.person_rows, 0).sum())
+        left = int(np.maximum(counts - self.max_rows_per_unit, 0).sum())
         text = f"{len(self):,} rows of {len(counts):,} persons, up to {counts.max(initial=0):,} of one"
-        return text + (f"; {left:,} beyond {self.person_rows} of a person are not used" if left else "") + written
+        return text + (f"; {left:,} beyond {self.max_rows_per_unit} of a person are not used" if left else "") + written
 
     def refuse_persons(self, what: str) -> None:
         """DataError for a table whose rows are not persons, where `what` knows rows alone."""
@@ -157,7 +157,7 @@ class Dataset:
             absent=absent,
             places=np.flatnonzero(usable) if left_out else None,
             groups=None if persons is None else persons[usable],
-            person_rows=schema.unit_rows if schema.unit else None,
+            max_rows_per_unit=schema.max_rows_per_unit if schema.unit else None,
             found=schema.found_on_records(),
             neighbours=schema.neighbours,
             written=written,

@@ -36,7 +36,7 @@ from dperm.estimators.records import (
 from dperm.estimators.unsupported_wrappers import of_stranger, remind_of_what_looks
 from dperm.mechanisms import Mechanism, Method, Release, method_of
 from dperm.objectives import LinearObjective, Loss, PartedRecords, Records, Task, Weighted
-from dperm.objectives.grouped import admit_person_rows, numbered
+from dperm.objectives.grouped import admit_max_rows_per_unit, numbered
 from dperm.privacy import Assumption, Relation, Risk
 from dperm.privacy.events import claims_of
 from dperm.release import Channel
@@ -91,7 +91,7 @@ class PrivateLinearModel(TakesMethod):
     data_norm: float
     relation: str
     public_size: int | None
-    person_rows: int | None = None  # of estimators without that parameter
+    max_rows_per_unit: int | None = None  # of estimators without that parameter
     neighbours: Any = None  # likewise
     class_weight: Mapping[Any, float] | None = None  # likewise
     max_sample_weight: float | None
@@ -122,8 +122,8 @@ class PrivateLinearModel(TakesMethod):
             check.positive("intercept_scale", self.intercept_scale)
         if self.public_size is not None:
             check.integer("public_size", self.public_size)
-        if self.person_rows is not None:
-            admit_person_rows(self.person_rows)
+        if self.max_rows_per_unit is not None:
+            admit_max_rows_per_unit(self.max_rows_per_unit)
         admit_class_weight(self.class_weight)
         bounded(self.max_sample_weight)
 
@@ -151,9 +151,9 @@ class PrivateLinearModel(TakesMethod):
         targets, classes, said = self._targets(y)
         weights, said_of_weights = self._weights(X.shape[0], targets if classes else None, sample_weight)
         present = None
-        if groups is not None and "person_rows" not in self.get_params(deep=False):
+        if groups is not None and "max_rows_per_unit" not in self.get_params(deep=False):
             raise ValueError(f"Expected no groups for {type(self).__name__}: it has no proof for persons of several rows.")
-        number, records = admit_groups(groups, X.shape[0], self.person_rows)
+        number, records = admit_groups(groups, X.shape[0], self.max_rows_per_unit)
         records += absent
         if check.integer("absent", absent, minimum=0):
             present = np.arange(X.shape[0] + absent) < X.shape[0]
@@ -172,7 +172,7 @@ class PrivateLinearModel(TakesMethod):
 
     def _fit_parts(self, table: PartedTable, groups: Any, absent: int) -> Release:
         """The same on rows that live in parts elsewhere, where they are validated."""
-        if groups is not None or self.person_rows is not None:
+        if groups is not None or self.max_rows_per_unit is not None:
             raise ValueError("Expected no groups with rows in parts: the rows of a person may be in several of them.")
         if absent:
             raise ValueError(f"Expected absent=0 with rows in parts, got {absent}.")
@@ -313,7 +313,7 @@ class PrivateLinearModel(TakesMethod):
             intercept_scale=(self.intercept_scale or 0.5 * self.data_norm) if self.fit_intercept else 0.0,
             relation=Relation(self.relation),
             public_size=public_size or self.public_size,
-            person_rows=self.person_rows,
+            max_rows_per_unit=self.max_rows_per_unit,
             neighbours=() if self.neighbours is None else self.neighbours,
         )
 
@@ -366,26 +366,26 @@ class PrivateLinearModel(TakesMethod):
         """Predictions x̂ᵀw + intercept for rows scaled to norm ≤ data_norm: (n,) or (n, K)."""
         check_is_fitted(self)
         X = self._rows_alike(X)
-        rows = replace(self.objective_, person_rows=None)  # each answered by itself
+        rows = replace(self.objective_, max_rows_per_unit=None)  # each answered by itself
         records = rows.records(X, np.zeros(X.shape[0]), keep=False)
         parts = [(batch.rows @ np.atleast_2d(self.coef_).T) * batch.units[:, None] for batch in records.batches()]
         scores = np.concatenate(parts) + self.intercept_
         return np.ascontiguousarray(scores[:, 0]) if scores.shape[1] == 1 else scores
 
 
-def admit_groups(groups: Any, rows: int, person_rows: int | None) -> tuple[NDArray[np.intp] | None, int]:
+def admit_groups(groups: Any, rows: int, max_rows_per_unit: int | None) -> tuple[NDArray[np.intp] | None, int]:
     """Whose each row is (n,), as numbers of persons, and how many persons there are; without groups None, and the number of rows.
 
-    ValueError for groups that are no column of known values, or without `person_rows`, and the other way round.
+    ValueError for groups that are no column of known values, or without `max_rows_per_unit`, and the other way round.
     """
     if groups is None:
-        if person_rows is not None:
-            raise ValueError("Expected groups with person_rows: fit(X, y, groups=ids), whose each row is.")
+        if max_rows_per_unit is not None:
+            raise ValueError("Expected groups with max_rows_per_unit: fit(X, y, groups=ids), whose each row is.")
         return None, rows
-    if person_rows is None:
-        raise ValueError("Expected person_rows with groups: the most rows used of a person, a public number such as 64.")
+    if max_rows_per_unit is None:
+        raise ValueError("Expected max_rows_per_unit with groups: the most rows used of a person, a public number such as 64.")
     number, persons = numbered(groups, rows)
-    if person_rows > 1:
+    if max_rows_per_unit > 1:
         remind_of_persons(persons, rows, stacklevel=5)
     return number, persons
 

@@ -175,7 +175,7 @@ class DPByPart(MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self, "models_")
         model: Any = next(iter(self.models_.values()))
         rows = model._rows_alike(X)
-        plain = replace(self.objective_, person_rows=None)
+        plain = replace(self.objective_, max_rows_per_unit=None)
         place = plain.records(rows, np.zeros(rows.shape[0]), keep=False).places(list(self.fit_by.values()))
         names = np.empty(len(self.fit_by) + 1, dtype=object)
         names[:] = [*self.fit_by, None]

@@ -36,7 +36,7 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         """Train privately on rows X (n, d), dense or CSR, and labels y (n,).
 
         `groups` (n,) tells whose each row is, by any value. A person's loss is then the mean of that person's rows', of which at
-        most `person_rows` are used, spread evenly; what is said of a record, such as `public_size`, is said of a person.
+        most `max_rows_per_unit` are used, spread evenly; what is said of a record, such as `public_size`, is said of a person.
         `sample_weight` (n,): how much each row counts, up to the public `max_sample_weight`; as private as the rows.
         `absent` further records have no usable row or label: they contribute nothing and are counted, which matters where the
         number of records is public.
@@ -154,8 +154,8 @@ class DPLogisticRegression(_PrivateLinearClassifier):
     max_sample_weight : with `sample_weight` in `fit`, the most that a row may count; public. Weights are relative to it.
     public_size : publicly known number of records, or of persons. None under add/remove: released with noise and charged where
         a formula needs it (`Gradient`, and `Output` without `strong_convexity`).
-    person_rows : with `groups` in `fit`, the most rows that are used of a person; public. Neighbours then differ in all rows of
-        one person.
+    max_rows_per_unit : with `groups` in `fit`, the most rows that are used of a person; public. Neighbours then differ in all
+        rows of one person.
     neighbours : pairs (i, j) of columns that are next to each other on a curve, such as `Schema.neighbours`: where the number of
         records is public and the signal weak, objective perturbation draws their weights together (`Objective.roughness`).
     fit_intercept, intercept_scale : a constant feature of this value (default data_norm/2), regularised like the others.
@@ -190,7 +190,7 @@ class DPLogisticRegression(_PrivateLinearClassifier):
         class_weight: Mapping[Any, float] | None = None,
         max_sample_weight: float | None = None,
         public_size: int | None = None,
-        person_rows: int | None = None,
+        max_rows_per_unit: int | None = None,
         neighbours: Sequence[tuple[int, int]] | None = None,
         fit_intercept: bool = True,
         intercept_scale: float | None = None,
@@ -208,7 +208,7 @@ class DPLogisticRegression(_PrivateLinearClassifier):
         self.class_weight = class_weight
         self.max_sample_weight = max_sample_weight
         self.public_size = public_size
-        self.person_rows = person_rows
+        self.max_rows_per_unit = max_rows_per_unit
         self.neighbours = neighbours
         self.fit_intercept = fit_intercept
         self.intercept_scale = intercept_scale
@@ -262,7 +262,7 @@ class DPLinearSVC(_PrivateLinearClassifier):
         class_weight: Mapping[Any, float] | None = None,
         max_sample_weight: float | None = None,
         public_size: int | None = None,
-        person_rows: int | None = None,
+        max_rows_per_unit: int | None = None,
         neighbours: Sequence[tuple[int, int]] | None = None,
         fit_intercept: bool = True,
         intercept_scale: float | None = None,
@@ -279,7 +279,7 @@ class DPLinearSVC(_PrivateLinearClassifier):
         self.class_weight = class_weight
         self.max_sample_weight = max_sample_weight
         self.public_size = public_size
-        self.person_rows = person_rows
+        self.max_rows_per_unit = max_rows_per_unit
         self.neighbours = neighbours
         self.fit_intercept = fit_intercept
         self.intercept_scale = intercept_scale

@@ -48,7 +48,7 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
     relation: str
     classes: ArrayLike | None
     public_size: int | None
-    person_rows: int | None
+    max_rows_per_unit: int | None
     label: str
     random_state: Any
 
@@ -57,8 +57,9 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
         """A new module from (b, features) to (b, classes) scores."""
 
     def fit(self, X: Any, y: Any, groups: Any = None, *, absent: int = 0) -> Self:
-        """Train privately on rows X (n, d) and labels y (n,), by gradient perturbation with Adam. With `person_rows`, `groups`
-        (n,) tells whose each row is. `absent` further records are left out, which needs a number of records that is private.
+        """Train privately on rows X (n, d) and labels y (n,), by gradient perturbation with Adam. With `max_rows_per_unit`,
+        `groups` (n,) tells whose each row is. `absent` further records are left out, which needs a number of records that is
+        private.
 
         Raises ValueError for unusable input before anything is charged. Whatever fails later, the charge stands.
         """
@@ -69,7 +70,7 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
         if not isinstance(self.epsilon, Risk):
             check.positive("epsilon", self.epsilon)
         check.fraction("delta", self.delta)
-        recipe = _Recipe.of(method_of(self.mechanism), self.person_rows)
+        recipe = _Recipe.of(method_of(self.mechanism), self.max_rows_per_unit)
         check.choice("relation", self.relation, [relation.value for relation in Relation])
         if check.integer("absent", absent, minimum=0) and (self.relation == "replace_one" or self.public_size is not None):
             raise ValueError(
@@ -90,7 +91,7 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
         self.classes_, index, labels = admit_labels(y, self.classes)
         settings = {name: value for name, value in self.get_params(deep=False).items() if name not in ("random_state", "module")}
         settings = copy.deepcopy(settings)  # lists may change; and what cannot be copied fails now
-        number, _ = admit_groups(groups, len(X), self.person_rows)
+        number, _ = admit_groups(groups, len(X), self.max_rows_per_unit)
         with torch.random.fork_rng(devices=[]):
             if self.random_state is not None and not isinstance(self.random_state, Source):
                 torch.manual_seed(_seed(self.random_state))
@@ -116,7 +117,7 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
 
     def trainer_for(self, features: int, classes: int) -> PrivateTrainer:
         """The trainer of a fit on rows of so many features and labels of so many classes, before it has seen records."""
-        return self._trainer(self.module_of(features, classes), _Recipe.of(method_of(self.mechanism), self.person_rows))
+        return self._trainer(self.module_of(features, classes), _Recipe.of(method_of(self.mechanism), self.max_rows_per_unit))
 
     def _trainer(self, module: nn.Module, recipe: _Recipe) -> PrivateTrainer:
         import torch
@@ -132,7 +133,7 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
             plan=recipe.plan,
             relation=self.relation,
             public_size=self.public_size,
-            person_rows=self.person_rows,
+            max_rows_per_unit=self.max_rows_per_unit,
             label=self.label,
             random_state=self.random_state,
         )
@@ -187,7 +188,7 @@ class DPTorchClassifier(PrivateNetworkClassifier):
     relation : "add_or_remove_one" (n is private) or "replace_one" (n is public).
     classes : all possible labels. None takes those present and records "label set taken as public".
     public_size : publicly known number of records. None under add/remove: released with noise and charged.
-    person_rows : with `groups` in `fit`, the most rows that are used of a person; public.
+    max_rows_per_unit : with `groups` in `fit`, the most rows that are used of a person; public.
     label : names the data set in the spend log.
     random_state : None for real noise. A fixed seed is for tests: the certificate then says "not private".
 
@@ -207,7 +208,7 @@ class DPTorchClassifier(PrivateNetworkClassifier):
         relation: str = "add_or_remove_one",
         classes: ArrayLike | None = None,
         public_size: int | None = None,
-        person_rows: int | None = None,
+        max_rows_per_unit: int | None = None,
         label: str = "",
         random_state: Any = None,
     ) -> None:
@@ -218,7 +219,7 @@ class DPTorchClassifier(PrivateNetworkClassifier):
         self.relation = relation
         self.classes = classes
         self.public_size = public_size
-        self.person_rows = person_rows
+        self.max_rows_per_unit = max_rows_per_unit
         self.label = label
         self.random_state = random_state
 
@@ -253,7 +254,7 @@ class DPMLPClassifier(PrivateNetworkClassifier):
         relation: str = "add_or_remove_one",
         classes: ArrayLike | None = None,
         public_size: int | None = None,
-        person_rows: int | None = None,
+        max_rows_per_unit: int | None = None,
         label: str = "",
         random_state: Any = None,
     ) -> None:
@@ -265,7 +266,7 @@ class DPMLPClassifier(PrivateNetworkClassifier):
         self.relation = relation
         self.classes = classes
         self.public_size = public_size
-        self.person_rows = person_rows
+        self.max_rows_per_unit = max_rows_per_unit
         self.label = label
         self.random_state = random_state
 
@@ -291,10 +292,10 @@ class _Recipe:
     """Gradient perturbation of a network, with what its settings leave open."""
 
     method: Gradient
-    person_rows: int | None = None
+    max_rows_per_unit: int | None = None
 
     @classmethod
-    def of(cls, method: Method, person_rows: int | None = None) -> _Recipe:
+    def of(cls, method: Method, max_rows_per_unit: int | None = None) -> _Recipe:
         if not isinstance(method, Gradient):
             raise ValueError(f"Expected mechanism='gradient' or a Gradient for a network, got {method!r}: others need convexity.")
         if method.claimed:
@@ -303,7 +304,7 @@ class _Recipe:
             )
         if method.strong_convexity is not None:
             raise ValueError("Expected no strong_convexity for a network, which has none.")
-        return cls(method, person_rows)
+        return cls(method, max_rows_per_unit)
 
     @property
     def learning_rate(self) -> float:
@@ -318,14 +319,14 @@ class _Recipe:
         return {"epochs": self.method.epochs or 20, "clipping_norm": self.method.clipping_norm or 1.0}
 
     def _drawn(self, noise_multiplier: float, public_size: int) -> Policy:
-        size = samplings()[self.method.sampling].drawn_from(public_size, self.person_rows)
+        size = samplings()[self.method.sampling].drawn_from(public_size, self.max_rows_per_unit)
         batch = self.method.expected_batch_size or min(256.0, size / 4)
         plan = dp_sgd(
             noise_multiplier=noise_multiplier,
             public_size=public_size,
             expected_batch_size=batch,
             sampling=self.method.sampling,
-            person_rows=self.person_rows,
+            max_rows_per_unit=self.max_rows_per_unit,
             **self._common,
         )
         return self.method.shaped(plan)

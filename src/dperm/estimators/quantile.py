@@ -54,7 +54,7 @@ class DPQuantileRegressor(RegressorMixin, PrivateLinearModel):
         data_norm: float = 1.0,
         relation: str = "add_or_remove_one",
         public_size: int | None = None,
-        person_rows: int | None = None,
+        max_rows_per_unit: int | None = None,
         max_sample_weight: float | None = None,
         fit_intercept: bool = True,
         intercept_scale: float | None = None,
@@ -70,7 +70,7 @@ class DPQuantileRegressor(RegressorMixin, PrivateLinearModel):
         self.data_norm = data_norm
         self.relation = relation
         self.public_size = public_size
-        self.person_rows = person_rows
+        self.max_rows_per_unit = max_rows_per_unit
         self.max_sample_weight = max_sample_weight
         self.fit_intercept = fit_intercept
         self.intercept_scale = intercept_scale

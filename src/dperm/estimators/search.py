@@ -173,8 +173,10 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
         check.plain_numbers(self, ("epsilon", "delta", "tries"))
         remind_of_budget(check.positive("epsilon", self.epsilon), check.fraction("delta", self.delta), stacklevel=4)
         check.choice("how", self.how, get_args(How))
-        if self.estimator.person_rows is not None:
-            raise ValueError("Expected an estimator without person_rows: a search has no proof for persons of several rows.")
+        if self.estimator.max_rows_per_unit is not None:
+            raise ValueError(
+                "Expected an estimator without max_rows_per_unit: a search has no proof for persons of several rows."
+            )
         if self.estimator.random_state is not None:
             raise ValueError("Expected an estimator without random_state: give it to the search.")
         if private_scores and (self.scoring is not None or not is_classifier(self.estimator)):
@@ -190,7 +192,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
             "relation",
             "classes",
             "public_size",
-            "person_rows",
+            "max_rows_per_unit",
         } & set().union(*settings):
             raise ValueError(f"Expected candidates without {', '.join(sorted(own))}: the search sets them, or they are facts.")
         if len(settings) < 2:

@@ -132,8 +132,10 @@ class Plan(Policy):
     def refuse(self, objective: Any, records: int) -> None:
         self.sampler.refuse(records)
         rows = self.sampler.slots
-        if self.sampler.by_rows and objective.facts.person_rows != rows:
-            raise ValueError(f"Expected person_rows={rows}, of which the sampler draws some, got {objective.facts.person_rows}.")
+        if self.sampler.by_rows and objective.facts.max_rows_per_unit != rows:
+            raise ValueError(
+                f"Expected max_rows_per_unit={rows}, of which the sampler draws some, got {objective.facts.max_rows_per_unit}."
+            )
 
     @property
     def vectorises(self) -> bool:

@@ -117,7 +117,7 @@ class Mechanism(ABC):
         if not self.grouped:
             raise ValueError(
                 f"Expected one row a person for {self.name}: it has no proof for persons of several rows. Use one of each "
-                "(person_rows=1; unit_rows in a schema), or objective, output or gradient perturbation by Poisson sampling or "
+                "(max_rows_per_unit=1), or objective, output or gradient perturbation by Poisson sampling or "
                 "full batches."
             )
         for part in self.inner():
@@ -214,7 +214,7 @@ class Mechanism(ABC):
                 f"Expected at most {most:,} records, up to which this mechanism's rounding is bounded, got {len(records):,}: "
                 "state public_size."
             )
-        if records.person_rows != objective.person_rows:
+        if records.max_rows_per_unit != objective.max_rows_per_unit:
             raise ValueError("Expected records made by this objective's `records`: they hold other numbers of rows a person.")
         if records.features != objective.features:
             raise ValueError(f"Expected records with the objective's {objective.features} features, got {records.features}.")
@@ -272,10 +272,10 @@ _NOT_CHARGED = (statements.settings("hyper-parameters", "features", "ranges"), s
 
 
 def _common_assumptions(facts: PublicFacts, averaged: bool) -> list[Assumption]:
-    person = [statements.ONE_RECORD] if facts.person_rows is None else statements.persons(facts.person_rows, averaged)
+    person = [statements.ONE_RECORD] if facts.max_rows_per_unit is None else statements.persons(facts.max_rows_per_unit, averaged)
     assumptions = [*person, statements.row_norm(facts.data_norm)]
     if facts.public_size is not None:
-        whom = "records" if facts.person_rows is None else "persons"
+        whom = "records" if facts.max_rows_per_unit is None else "persons"
         assumptions.append(statements.known_size(facts.public_size, whom=whom))
     if facts.foreign_loss is not None:
         assumptions.append(statements.foreign_loss(facts.foreign_loss))

@@ -156,7 +156,7 @@ class ByPart(Mechanism):
             return []
         found: list[Extreme] = []
         for (part, own), column in dict(zip(self._parts, self.columns, strict=True)).items():
-            narrower = replace(own, features=len(others), person_rows=objective.person_rows)
+            narrower = replace(own, features=len(others), max_rows_per_unit=objective.max_rows_per_unit)
             lift = np.zeros((len(others) + 1, objective.features))
             lift[range(len(others)), others] = math.sqrt(1 - _MARK**2)
             lift[-1, column] = _MARK * objective.data_norm
@@ -170,7 +170,11 @@ class ByPart(Mechanism):
         resting = [each for part, objective in self._parts for each in part.assumptions(objective.facts)]
         sizes = [each.public_size for each in self.objectives if each.public_size is not None]
         known = [statements.known_sizes(sizes)] if sizes and facts.public_size is None else []
-        return (*statements.parts_of_records(len(self.columns), facts.person_rows is not None), *known, *dict.fromkeys(resting))
+        return (
+            *statements.parts_of_records(len(self.columns), facts.max_rows_per_unit is not None),
+            *known,
+            *dict.fromkeys(resting),
+        )
 
     def settings(self) -> Mapping[str, Any]:
         return {
@@ -183,5 +187,5 @@ class ByPart(Mechanism):
 
 def _made_by(objective: LinearObjective) -> tuple[Any, ...]:
     """What records are made by, and what is learnt from them."""
-    records = (objective.features, objective.data_norm, objective.intercept_scale, objective.person_rows)
+    records = (objective.features, objective.data_norm, objective.intercept_scale, objective.max_rows_per_unit)
     return type(objective), objective.loss, objective.relation, *records

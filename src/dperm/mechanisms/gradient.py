@@ -102,7 +102,7 @@ class GradientPerturbation(Mechanism):
         if facts.grouped and not self.plan.grouped:
             raise ValueError(
                 f"Expected one row a person for {self.name}: it has no proof for persons of several rows. Use one row of "
-                "each (person_rows=1, unit_rows in a schema), or Poisson sampling or full batches."
+                "each (max_rows_per_unit=1), or Poisson sampling or full batches."
             )
 
     def vectorises(self, objective: LinearObjective) -> bool:
@@ -185,7 +185,7 @@ class Gradient(Method):
         """With this noise, whatever it costs. To the rules the models of all classes are one."""
         if self._sampler.by_rows and not facts.grouped:
             raise ValueError(
-                "Expected persons of several rows with sampling='rows' (groups and person_rows, or a schema's unit)."
+                "Expected persons of several rows with sampling='rows' (groups and max_rows_per_unit, or a schema's unit)."
             )
         whole = replace(facts, dimension=models * facts.dimension)
         epsilon = check.positive("epsilon", budget.epsilon)
@@ -231,7 +231,7 @@ class Gradient(Method):
         size, batch = facts.public_size, self.expected_batch_size
         if batch is None or size is None:
             return self
-        most = self._sampler.largest_batch(size, facts.person_rows)
+        most = self._sampler.largest_batch(size, facts.max_rows_per_unit)
         return replace(self, expected_batch_size=most) if batch > most else self
 
     def _one_model(self, models: int) -> None:

@@ -19,9 +19,9 @@ class PublicFacts:
     `loss` names a loss with a sharp bound; `target_bound` bounds a regression target; `public_size` is None where the
     number of records is private and unstated. `size_limit` is the number of records up to which the rounding of a minimiser is
     bounded, `loss_at_zero` bounds how far a record's loss at θ = 0 lies above its least. `foreign_loss` names a loss that dperm
-    did not write. With `person_rows` a record is a person of at most so many rows. `roughness` bounds the penalty on roughness:
-    its largest eigenvalue, and what rounding makes of it (`Roughness.rounding`). ValueError for finite constants of a loss
-    with which doubles cannot work.
+    did not write. With `max_rows_per_unit` a record is a person of at most so many rows. `roughness` bounds the penalty on
+    roughness: its largest eigenvalue, and what rounding makes of it (`Roughness.rounding`). ValueError for finite constants of a
+    loss with which doubles cannot work.
     """
 
     dimension: int
@@ -37,7 +37,7 @@ class PublicFacts:
     size_limit: int | None = None
     loss_at_zero: float | None = None
     foreign_loss: str | None = None
-    person_rows: int | None = None
+    max_rows_per_unit: int | None = None
     roughness: float = 0.0
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class PublicFacts:
     @property
     def grouped(self) -> bool:
         """Whether a record's loss may be the mean of several rows'."""
-        return (self.person_rows or 1) > 1
+        return (self.max_rows_per_unit or 1) > 1
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; None where a constant is infinite."""

@@ -86,11 +86,13 @@ class PartedRecords:
     copied, brought to the objective's units and digested where they live. ValueError for tables that do not fit the objective.
     """
 
-    person_rows: int | None = None
+    max_rows_per_unit: int | None = None
 
     def __init__(self, objective: LinearObjective, engine: Engine, tables: Sequence[Any]) -> None:
-        if objective.person_rows is not None:
-            raise ValueError("Expected person_rows=None for records in parts: the rows of a person may be in several of them.")
+        if objective.max_rows_per_unit is not None:
+            raise ValueError(
+                "Expected max_rows_per_unit=None for records in parts: the rows of a person may be in several of them."
+            )
         if not tables:
             raise ValueError("Expected one part of the records at least, got none.")
         self.engine = engine

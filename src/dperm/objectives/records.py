@@ -84,7 +84,7 @@ class Records:
     """
 
     #: of persons, the most rows that are used of one; None: rows are records
-    person_rows: int | None = None
+    max_rows_per_unit: int | None = None
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Records:
             raise TypeError("Expected records that have their table, got a part that let go of it.")
         present = None if not len(self._absent) else ~self._absent[indices]
         chosen = Records(self.rows[indices], self.targets[indices], self.data_norm, self.constant, present=present)
-        chosen.person_rows = self.person_rows
+        chosen.max_rows_per_unit = self.max_rows_per_unit
         return chosen
 
     def places(self, columns: Sequence[int]) -> NDArray[np.intp]:

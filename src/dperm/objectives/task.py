@@ -29,7 +29,7 @@ class Task:
     intercept_scale: float = 0.0
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
     public_size: int | None = None
-    person_rows: int | None = None
+    max_rows_per_unit: int | None = None
     neighbours: Neighbours = ()
 
     def __post_init__(self) -> None:
@@ -38,7 +38,7 @@ class Task:
     @property
     def grouped(self) -> bool:
         """Whether a record may hold several rows."""
-        return (self.person_rows or 1) > 1
+        return (self.max_rows_per_unit or 1) > 1
 
     def objective(self, *, joint: bool = False, strong_convexity: float = 0.0) -> LinearObjective:
         """What one model minimises; with `joint` one model of more than two classes, where the loss has a form for that."""
@@ -54,7 +54,7 @@ class Task:
             radius=loss.ball,
             relation=self.relation,
             public_size=self.public_size,
-            person_rows=self.person_rows,
+            max_rows_per_unit=self.max_rows_per_unit,
         )
 
     def models(self, objective: LinearObjective) -> int:

@@ -219,7 +219,7 @@ def _finite(value: Any) -> Any:
 def _person(certificate: Certificate, schema: Schema | None) -> str:
     if not certificate.of_persons:
         return "One row of the table. Where somebody has several rows, each is protected by itself, and they together less."
-    rows = certificate.public_facts.get("person_rows")
+    rows = certificate.public_facts.get("max_rows_per_unit")
     unit = f" with one {schema.unit}" if schema is not None and schema.unit else " of one person"
     return f"All rows{unit}" + (f", of which at most {rows} are used." if isinstance(rows, int) and rows else ".")
 

@@ -245,7 +245,7 @@ def _released(
             _ALONE,
             Assumption("Classes, groups and the target's range are public.", "caller", "stated", "labels"),
         ],
-        public_facts={"person_rows": "all"} if of_persons else {},
+        public_facts={"max_rows_per_unit": "all"} if of_persons else {},
         not_charged=(statements.WRITTEN, statements.INPUT_CHECKS),
         provenance=channel.provenance,
     )

@@ -137,9 +137,9 @@ class StudyResult:
     @property
     def counted(self) -> str:
         """How much there is, in words."""
-        if self.task.person_rows is None:
+        if self.task.max_rows_per_unit is None:
             return f"{self.records:,} records"
-        return f"{self.records:,} persons with {self.rows:,} rows, at most {self.task.person_rows:,} of each in training"
+        return f"{self.records:,} persons with {self.rows:,} rows, at most {self.task.max_rows_per_unit:,} of each in training"
 
     def cell(self, mechanism: str, epsilon: float | None) -> Cell:
         return next(cell for cell in self.cells if (cell.mechanism, cell.epsilon) == (mechanism, epsilon))
@@ -272,7 +272,14 @@ def _key_of(dataset: Dataset, study: Study) -> str:
         digest.update(f"{values.dtype} {values.shape} ".encode())
         for start in range(0, len(values), _HASHED):
             digest.update(values[start : start + _HASHED].tobytes())
-    public = (dataset.name, dataset.classes, dataset.target_range, dataset.person_rows, dataset.neighbours, dataset.read_off)
+    public = (
+        dataset.name,
+        dataset.classes,
+        dataset.target_range,
+        dataset.max_rows_per_unit,
+        dataset.neighbours,
+        dataset.read_off,
+    )
     settings = replace(study, epsilons=(1.0,), mechanisms=(), repeats=1)  # of these, results are told apart one by one
     digest.update(repr((version("dperm"), public, settings)).encode())
     return digest.hexdigest()
@@ -325,7 +332,7 @@ def _repeat(
     targets = _targets(dataset, task)
     private = job.mechanism != "non-private"
     objective = CANDIDATES[job.mechanism].method.objective(task) if private else task.objective(joint=True)  # whatever ε is
-    rows = replace(objective, person_rows=None)  # answers are judged by themselves, whosever they are
+    rows = replace(objective, max_rows_per_unit=None)  # answers are judged by themselves, whosever they are
     members = rows.records(dataset.features[train], targets[train])
     held_out = rows.records(dataset.features[test], targets[test])
     groups = dataset.groups
@@ -435,7 +442,7 @@ def run_study(
         intercept_scale=study.intercept_scale,
         relation=Relation(study.relation),
         public_size=_trained_on(dataset, study),
-        person_rows=dataset.person_rows,
+        max_rows_per_unit=dataset.max_rows_per_unit,
         neighbours=dataset.neighbours,
     )
     mechanisms, left_out = _built(study, task)

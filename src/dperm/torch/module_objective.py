@@ -53,9 +53,9 @@ class ModuleObjective:
     The model and the loss see one record at a time (`dperm.torch.engine`), so that no record can influence another's gradient.
     Before the first pass, and after every change of the model's modes, layers or input shapes, losses and gradients of up to 8
     records are compared with those of one ordinary batch: a model that was meant to mix records is told so. `relation`,
-    `public_size` and `person_rows` (records are persons of so many rows at most) are public facts for plans; `autocast` names a
-    narrower type for the forward. With `independence` "tested" the model sees whole batches, and that it keeps records apart is
-    looked at and otherwise the caller's assumption.
+    `public_size` and `max_rows_per_unit` (records are persons of so many rows at most) are public facts for plans; `autocast`
+    names a narrower type for the forward. With `independence` "tested" the model sees whole batches, and that it keeps records
+    apart is looked at and otherwise the caller's assumption.
 
     Raises TypeError or ValueError where the model has no per-example gradients, with what to do about it.
     """
@@ -71,7 +71,7 @@ class ModuleObjective:
         relation: Relation | str = Relation.ADD_OR_REMOVE_ONE,
         public_size: int | None = None,
         autocast: torch.dtype | None = None,
-        person_rows: int | None = None,
+        max_rows_per_unit: int | None = None,
         independence: Independence | str = "proved",
     ) -> None:
         if not isinstance(model, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -84,7 +84,7 @@ class ModuleObjective:
         self.relation = Relation(relation)
         self.public_size = public_size
         self.autocast = autocast
-        self.person_rows = person_rows
+        self.max_rows_per_unit = max_rows_per_unit
         #: the same as `flat`, where each rank has a part of each parameter
         self.shards = _shards(model)
         self.flat: FlatParameters = self.shards or FlatParameters(model)
@@ -132,7 +132,7 @@ class ModuleObjective:
             relation=self.relation,
             public_size=self.public_size,
             rank_one=False,
-            person_rows=self.person_rows,
+            max_rows_per_unit=self.max_rows_per_unit,
         )
 
     @property

@@ -27,5 +27,5 @@ def entries() -> Iterator[Entry]:
     yield "by part, private sizes", ByPart.of(unknown, (0, 1)), unknown[0][1]
     three = [Output().build(replace(TASK, classes=3), BUDGET)] * 2
     yield "by part, three classes", ByPart.of(three, (0, 1)), three[0][1]
-    persons = [Output().build(replace(TASK, person_rows=2), BUDGET)] * 2
+    persons = [Output().build(replace(TASK, max_rows_per_unit=2), BUDGET)] * 2
     yield "by part, persons", ByPart.of(persons, (0, 1)), persons[0][1]

@@ -13,7 +13,7 @@ from helpers.catalogue.common import ADD, BUDGET, REPLACE, SIZE, Entry, gradient
 
 def entries() -> Iterator[Entry]:
     for relation in (ADD, REPLACE):
-        facts = {"features": 3, "public_size": SIZE, "relation": relation, "intercept_scale": 0.2, "person_rows": 3}
+        facts = {"features": 3, "public_size": SIZE, "relation": relation, "intercept_scale": 0.2, "max_rows_per_unit": 3}
         for name, loss, method in (
             ("objective", Logistic(), Objective(strong_convexity=8.0)),
             ("objective, less regularisation", Logistic(), Objective(strong_convexity=6.0)),
@@ -27,19 +27,19 @@ def entries() -> Iterator[Entry]:
             ("Poisson", {"sampler": Poisson(0.3)}),
             ("full batch", {"sampler": FullBatch(), "bounding": Clip(0.3)}),
         ):
-            made = objective(relation=relation, person_rows=3)
+            made = objective(relation=relation, max_rows_per_unit=3)
             yield f"persons, {name}, {relation}", gradient(made.facts, **changes), made
-    several = Task(loss=Logistic(), features=3, classes=3, public_size=SIZE, intercept_scale=0.2, person_rows=2)
+    several = Task(loss=Logistic(), features=3, classes=3, public_size=SIZE, intercept_scale=0.2, max_rows_per_unit=2)
     yield "persons, one against the rest", *Objective(strong_convexity=8.0).build(several, BUDGET)
-    softmax = objective(Softmax(3), person_rows=2)
+    softmax = objective(Softmax(3), max_rows_per_unit=2)
     yield "persons, softmax, normalised", gradient(softmax.facts, bounding=Normalise(0.01)), softmax
-    private = Task(loss=Logistic(), features=3, intercept_scale=0.2, person_rows=2)
+    private = Task(loss=Logistic(), features=3, intercept_scale=0.2, max_rows_per_unit=2)
     yield "persons, private size", *Output().build(private, BUDGET)
-    drawn = objective(person_rows=3)
+    drawn = objective(max_rows_per_unit=3)
     yield "persons, rows drawn", gradient(drawn.facts, sampler=PoissonRows(0.3, 3)), drawn
-    truncated = objective(person_rows=2)
+    truncated = objective(max_rows_per_unit=2)
     yield "persons, truncated Poisson", truncated_poisson(), truncated
-    fixed = objective(relation=REPLACE, public_size=40, person_rows=2)
+    fixed = objective(relation=REPLACE, public_size=40, max_rows_per_unit=2)
     yield "persons, fixed size", gradient(fixed.facts, sampler=FixedSize(12, 40), public_size=40), fixed
-    alone = Task(loss=Logistic(), features=3, public_size=SIZE, person_rows=1)
+    alone = Task(loss=Logistic(), features=3, public_size=SIZE, max_rows_per_unit=1)
     yield "persons, one row each", *Objective(strong_convexity=8.0).build(alone, BUDGET)

@@ -42,8 +42,8 @@ class Schema:
     `curves`: knots of the curve that each number gets, see `Encoding`; 0: a straight line. With curves features are divided by
     the root of the number of columns and pairs, so that no row is longer than 1.
     `pairs`: two columns' names each, of which a model says something together where it has curves; see `Pair`.
-    `unit`: the column that tells persons apart, where one may have several rows; it is no feature. At most `unit_rows` rows of a
-    person are used. "": each row is a person.
+    `unit`: the column that tells persons apart, where one may have several rows; it is no feature. At most `max_rows_per_unit`
+    rows of a person are used. "": each row is a person.
     `found`: the certificate, as its JSON, of how ranges, categories and labels were found on these records privately (`find`):
     what is trained by this schema has paid for it, too.
     `proposed` marks a schema read off the data: not public until someone who has not seen them confirms it.
@@ -58,7 +58,7 @@ class Schema:
     curves: int = 0
     pairs: tuple[tuple[str, str], ...] = ()
     unit: str = ""
-    unit_rows: int = 64
+    max_rows_per_unit: int = 64
     proposed: bool = False
     title: str = ""
     source: str = ""
@@ -90,8 +90,10 @@ class Schema:
         check.choice("missing", self.missing, ("error", "drop", "middle", "separate"))
         if type(self.unit) is not str:
             raise SchemaError(f"Expected the unit to be the name of a column, got {self.unit!r}.")
-        if type(self.unit_rows) is not int or not 1 <= self.unit_rows <= _MOST_ROWS:
-            raise SchemaError(f"Expected unit_rows to be a whole number from 1 to {_MOST_ROWS:,}, got {self.unit_rows!r}.")
+        if type(self.max_rows_per_unit) is not int or not 1 <= self.max_rows_per_unit <= _MOST_ROWS:
+            raise SchemaError(
+                f"Expected max_rows_per_unit to be a whole number from 1 to {_MOST_ROWS:,}, got {self.max_rows_per_unit!r}."
+            )
         if self.unit and any(column.name == self.unit and column.type != "ignore" for column in self.columns):
             raise SchemaError(
                 f"Expected the unit {self.unit!r} to be no feature and no target: give it the type ignore, or leave it out."

@@ -19,8 +19,8 @@ _COLUMN_FIELDS = {field.name: field.default for field in fields(Column)}
 COLUMN_ENTRIES = frozenset(_COLUMN_FIELDS)
 #: Entries of a file, in the order in which they are written; "columns" come last.
 ENTRIES = (
-    "name", "target", "classes", "target_range", "missing", "curves", "pairs", "unit", "unit_rows", "proposed", "title", "source",
-    "licence", "found", "format", "columns",
+    "name", "target", "classes", "target_range", "missing", "curves", "pairs", "unit", "max_rows_per_unit", "proposed", "title",
+    "source", "licence", "found", "format", "columns",
 )  # fmt: skip
 _BESIDE = ("$schema", "dimension", "files", "bundled", "openml")  # for editors, and for the registry of named sets
 #: Entries of a format: how a text is written, and labels of named sets.
@@ -42,8 +42,8 @@ def given_by(data: Mapping[str, Any]) -> dict[str, Any]:
         close = get_close_matches(odd[0], ENTRIES, 1)
         meant = f" Is {close[0]!r} meant?" if close else ""
         raise SchemaError(f"Expected only the entries {sorted(ENTRIES)} in a schema, got {odd[:3]}.{meant}")
-    if "unit_rows" in data and not data.get("unit"):
-        raise SchemaError("Expected a unit with unit_rows: the column that tells persons apart.")
+    if "max_rows_per_unit" in data and not data.get("unit"):
+        raise SchemaError("Expected a unit with max_rows_per_unit: the column that tells persons apart.")
     if "found" in data and not (isinstance(data["found"], dict) and data["found"]):
         raise SchemaError("Expected found to be the certificate that the schema was found by, or no such entry.")
     for kind, names, what in _KINDS:
@@ -88,7 +88,7 @@ def as_text(entries: Mapping[str, Any], *, editor: bool) -> str:
     if not entries["curves"]:
         del head["curves"]
     if not entries["unit"]:
-        del head["unit_rows"]
+        del head["max_rows_per_unit"]
     lines = [f"    {json.dumps(_entries(column), ensure_ascii=False)}" for column in entries["columns"]]
     return json.dumps(head, indent=2, ensure_ascii=False)[:-2] + ',\n  "columns": [\n' + ",\n".join(lines) + "\n  ]\n}\n"
 

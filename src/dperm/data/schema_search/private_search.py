@@ -252,7 +252,7 @@ def _certificate(plan: _Plan, channel: Channel, unit: str, *, parted: bool) -> C
         delta=plan.delta,
         paper="exact Gaussian composition; Korolova, Kenthapadi, Mishra, Ntoulas 2009 (values kept by their noisy counts)",
         assumptions=[*whose, named, apart, *([statements.PARTS] if parted else [])],
-        public_facts={"person_rows": 1, "unit": unit} if unit else {},
+        public_facts={"max_rows_per_unit": 1, "unit": unit} if unit else {},
         not_charged=(statements.WRITTEN, statements.INPUT_CHECKS),
         provenance=channel.provenance,
     )

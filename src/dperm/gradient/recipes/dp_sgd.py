@@ -30,13 +30,13 @@ def dp_sgd(
     post: Post | None = None,
     decay: float = 0.0,
     sampling: str = "poisson",
-    person_rows: int | None = None,
+    max_rows_per_unit: int | None = None,
 ) -> Plan:
     """`epochs` expected passes in draws of `expected_batch_size` of `public_size` records.
 
     `sampling`: "poisson"; "truncated_poisson", which keeps batches below a public size that they all but never reach;
     "balls_and_bins" (add/remove, whole epochs): each record once an epoch; "fixed_size" (replace-one); "rows" (add/remove):
-    rows of persons by themselves, at most `person_rows` of each, in draws of so many rows.
+    rows of persons by themselves, at most `max_rows_per_unit` of each, in draws of so many rows.
 
     Gradients are clipped at `clipping_norm`, or bounded by `bounding`: `PerLayer`, `Normalise` (automatic clipping) or
     `AdaptiveClip`. `update` defaults to SGD(1.0, momentum 0.9); iterates after the fraction `average_from` are averaged, which
@@ -49,7 +49,7 @@ def dp_sgd(
     check.positive("epochs", epochs)
     known = samplings()
     kind = known[check.choice("sampling", sampling, known)]
-    sampler, steps = kind.for_batches(public_size, expected_batch_size, epochs, person_rows)
+    sampler, steps = kind.for_batches(public_size, expected_batch_size, epochs, max_rows_per_unit)
     steps_per_epoch = max(1, round(1 / sampler.rate))
     update = update or SGD(1.0, momentum=0.9)
     if average_from is not None:

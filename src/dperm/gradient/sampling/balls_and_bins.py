@@ -33,15 +33,17 @@ class BallsAndBins(Sampler, Draw):
         object.__setattr__(self, "batches", check.integer("batches", self.batches, minimum=2))
 
     @classmethod
-    def for_batches(cls, public_size: int, batch: float, epochs: float, person_rows: int | None) -> tuple[BallsAndBins, int]:
-        most = cls.largest_batch(public_size, person_rows)
+    def for_batches(
+        cls, public_size: int, batch: float, epochs: float, max_rows_per_unit: int | None
+    ) -> tuple[BallsAndBins, int]:
+        most = cls.largest_batch(public_size, max_rows_per_unit)
         if batch > most:
             raise ValueError(f"Expected expected_batch_size of at most {most:g} with balls and bins, got {batch:g}.")
         batches = round(public_size / batch)
         return cls(batches), batches * check.integer("epochs", epochs)
 
     @classmethod
-    def largest_batch(cls, public_size: int, person_rows: int | None) -> float:
+    def largest_batch(cls, public_size: int, max_rows_per_unit: int | None) -> float:
         return public_size / 1.5  # two steps
 
     @property

@@ -40,7 +40,7 @@ class FixedSize(Sampler, Draw):
             raise ValueError(f"Expected size of at most records = {self.records}, got {self.size}.")
 
     @classmethod
-    def for_batches(cls, public_size: int, batch: float, epochs: float, person_rows: int | None) -> tuple[FixedSize, int]:
+    def for_batches(cls, public_size: int, batch: float, epochs: float, max_rows_per_unit: int | None) -> tuple[FixedSize, int]:
         steps = math.ceil(epochs / min(1.0, batch / public_size))
         return cls(min(check.integer("expected_batch_size", batch), public_size), public_size), steps
 

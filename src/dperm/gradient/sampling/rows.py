@@ -41,16 +41,16 @@ class PoissonRows(Sampler, Draw):
         object.__setattr__(self, "rows", check.integer("rows", self.rows, minimum=2))
 
     @classmethod
-    def for_batches(cls, public_size: int, batch: float, epochs: float, person_rows: int | None) -> tuple[PoissonRows, int]:
-        rows = check.integer("person_rows", person_rows, minimum=2)
+    def for_batches(cls, public_size: int, batch: float, epochs: float, max_rows_per_unit: int | None) -> tuple[PoissonRows, int]:
+        rows = check.integer("max_rows_per_unit", max_rows_per_unit, minimum=2)
         size = cls.drawn_from(public_size, rows)
         if size <= batch:
-            raise ValueError(f"Expected expected_batch_size below public_size·person_rows = {size} rows, got {batch:g}.")
+            raise ValueError(f"Expected expected_batch_size below public_size·max_rows_per_unit = {size} rows, got {batch:g}.")
         return cls(batch / size, rows), math.ceil(epochs * size / batch)
 
     @classmethod
-    def largest_batch(cls, public_size: int, person_rows: int | None) -> float:
-        return cls.drawn_from(public_size, person_rows) / 1.5
+    def largest_batch(cls, public_size: int, max_rows_per_unit: int | None) -> float:
+        return cls.drawn_from(public_size, max_rows_per_unit) / 1.5
 
     @property
     def slots(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -37,22 +37,22 @@ class Sampler(ABC):
         """What `count` steps from step `first` on cost, given the event of a step on the records that it drew."""
 
     @classmethod
-    def for_batches(cls, public_size: int, batch: float, epochs: float, person_rows: int | None) -> tuple[Sampler, int]:
+    def for_batches(cls, public_size: int, batch: float, epochs: float, max_rows_per_unit: int | None) -> tuple[Sampler, int]:
         """The sampler of batches of an expected size, and the number of steps in which it passes over the data `epochs` times.
 
-        person_rows : the most rows of a person, where persons have several.
+        max_rows_per_unit : the most rows of a person, where persons have several.
 
         ValueError for batches that it cannot draw.
         """
         raise ValueError(f"Expected a sampler of your own to be handed to a plan: {cls.__name__} has no rule for its settings.")
 
     @classmethod
-    def drawn_from(cls, public_size: int, person_rows: int | None) -> int:
+    def drawn_from(cls, public_size: int, max_rows_per_unit: int | None) -> int:
         """How many it draws from: records, or rows of persons."""
-        return public_size * (person_rows or 1) if cls.by_rows else public_size
+        return public_size * (max_rows_per_unit or 1) if cls.by_rows else public_size
 
     @classmethod
-    def largest_batch(cls, public_size: int, person_rows: int | None) -> float:
+    def largest_batch(cls, public_size: int, max_rows_per_unit: int | None) -> float:
         """Expected batches up to this size can be drawn, whatever else is said."""
         return float("inf")
 

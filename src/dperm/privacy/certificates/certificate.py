@@ -448,10 +448,10 @@ def _assumption(item: Any) -> Assumption:
 
 
 def _refuse_rows(facts: Mapping[str, Any]) -> None:
-    """ValueError where these facts, or those of a part of a composition, state `person_rows` as other than a number or a word."""
-    rows = facts.get("person_rows")
+    """ValueError where these facts, or those of a part of a composition, state `max_rows_per_unit` as neither number nor word."""
+    rows = facts.get("max_rows_per_unit")
     if isinstance(rows, bool) or not isinstance(rows, int | str | None):
-        raise ValueError(f"expected person_rows to be a number or a word, got {rows!r}")
+        raise ValueError(f"expected max_rows_per_unit to be a number or a word, got {rows!r}")
     for part in facts.values():
         if isinstance(part, dict):
             _refuse_rows(part)
@@ -470,7 +470,9 @@ def _by_name(certificates: Sequence[Certificate]) -> dict[str, Any]:
 
 def _name_persons(facts: Mapping[str, Any]) -> bool:
     """Whether these facts, or those of any part of a composition, are of persons with several rows."""
-    return bool(facts.get("person_rows")) or any(_name_persons(part) for part in facts.values() if isinstance(part, Mapping))
+    return bool(facts.get("max_rows_per_unit")) or any(
+        _name_persons(part) for part in facts.values() if isinstance(part, Mapping)
+    )
 
 
 def _told(assumption: Assumption) -> str:

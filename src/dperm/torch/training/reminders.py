@@ -56,5 +56,5 @@ def remind(
     if size is not None:
         what = "steps" if planner.adaptive else "batches"  # DPIS sees to its batches
         consequence = f"{what} will be {records / size:.2g} times what is expected, and noise is for the expected ones."
-        whom = "records" if objective.person_rows is None else "persons"
+        whom = "records" if objective.max_rows_per_unit is None else "persons"
         remind_of_size(size, records, consequence, stacklevel=stacklevel, whom=whom)

@@ -63,7 +63,7 @@ class Starter:
         # Under replace-one the number of records is public by definition.
         size = len(records) if self.relation is Relation.REPLACE_ONE else stated
         if self.relation is Relation.REPLACE_ONE and stated not in (None, size):
-            whom = "records" if self.objective.person_rows is None else "persons"
+            whom = "records" if self.objective.max_rows_per_unit is None else "persons"
             raise ValueError(f"Expected public_size={size}, the number of {whom}, under replace-one, got {stated}.")
         if size is not None:
             remind_of_delta(self.planner.delta, size, stacklevel=5)
@@ -207,13 +207,13 @@ class Starter:
         channel.charge(event, certificate.mechanism, persons=certificate.of_persons)
 
     def _charge_rest(self, channel: Channel, rest: Event) -> str:
-        return channel.charge(rest, "continued private training", persons=self.objective.person_rows is not None)
+        return channel.charge(rest, "continued private training", persons=self.objective.max_rows_per_unit is not None)
 
     def _refuse_groups(self, plan: Policy) -> None:
         if self.objective.facts.grouped and not plan.grouped:
             raise ValueError(
                 f"Expected one row a person for gradient perturbation ({plan.kind}): it has no proof for persons of several "
-                "rows. Use person_rows=1, or Poisson sampling or full batches."
+                "rows. Use max_rows_per_unit=1, or Poisson sampling or full batches."
             )
 
     def _refuse_ranks(self, plan: Policy) -> None:
@@ -267,7 +267,7 @@ class Starter:
 
     def _assumptions(self, plan: Policy | None, stated_size: int | None) -> list[Assumption]:
         """`stated_size`: the number of records that the caller gives away although it is private, or None."""
-        rows = self.objective.person_rows
+        rows = self.objective.max_rows_per_unit
         like = plan or self.planner.at(1.0, NOMINAL_SIZES[0])
         whose = [statements.ONE_RECORD] if rows is None else statements.persons(rows, not like.by_rows)
         assumptions = [*whose, statements.RECORDS_APART, statements.MASKS, statements.SINGLE_PRECISION]

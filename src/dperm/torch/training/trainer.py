@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from dperm import _validate as check
 from dperm._remind import remind_of_budget
 from dperm.gradient import ExponentialAverage, Policy
-from dperm.objectives.grouped import admit_person_rows
+from dperm.objectives.grouped import admit_max_rows_per_unit
 from dperm.privacy import Certificate, Relation, Risk
 from dperm.release import alignment
 from dperm.torch.data.records import TorchRecords
@@ -59,9 +59,9 @@ class PrivateTrainer:
         (noise_multiplier, public_size) → `Plan`; or a `Plan` with its noise.
     relation : "add_or_remove_one" (the number of records is private) or "replace_one" (it is public).
     public_size : publicly known number of records. None under add/remove: released with noise, at 5 % of
-        epsilon, or as the recipe says. Of persons, where `person_rows` is given.
-    person_rows : with `groups` in `fit`, the most records that are used of a person; public. A person's loss is then the mean of
-        these, and what is said of a record is said of a person.
+        epsilon, or as the recipe says. Of persons, where `max_rows_per_unit` is given.
+    max_rows_per_unit : with `groups` in `fit`, the most records that are used of a person; public. A person's loss is then the
+        mean of these, and what is said of a record is said of a person.
     spent : certificates of earlier releases from the same records (normalisation, other models) that `epsilon` is to cover too.
     physical_batch_size : most records at once in memory. None: measured on the first records.
     autocast : run the forward in this type, for example `torch.bfloat16`; norms and sums stay in single precision.
@@ -101,7 +101,7 @@ class PrivateTrainer:
         clipping_norm: float | None = None,
         relation: Relation | str = Relation.ADD_OR_REMOVE_ONE,
         public_size: int | None = None,
-        person_rows: int | None = None,
+        max_rows_per_unit: int | None = None,
         spent: Sequence[Certificate] = (),
         physical_batch_size: int | None = None,
         autocast: torch.dtype | None = None,
@@ -112,10 +112,10 @@ class PrivateTrainer:
         random_state: Any = None,
         independence: Independence | str = "proved",
     ) -> None:
-        self.person_rows = None if person_rows is None else admit_person_rows(person_rows)
-        whole, mean = (model, loss_fn) if (person_rows or 1) == 1 else (OfPersons(model), MeanLoss(loss_fn))
+        self.max_rows_per_unit = None if max_rows_per_unit is None else admit_max_rows_per_unit(max_rows_per_unit)
+        whole, mean = (model, loss_fn) if (max_rows_per_unit or 1) == 1 else (OfPersons(model), MeanLoss(loss_fn))
         self.objective = ModuleObjective(
-            whole, mean, relation=relation, autocast=autocast, person_rows=person_rows, independence=independence
+            whole, mean, relation=relation, autocast=autocast, max_rows_per_unit=max_rows_per_unit, independence=independence
         )
         self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
         self.epsilon = epsilon if epsilon is None or isinstance(epsilon, Risk) else check.positive("epsilon", epsilon)
@@ -131,7 +131,7 @@ class PrivateTrainer:
         given_spent: list[Any] = list(self.spent)
         if wrong := [item for item in given_spent if not isinstance(item, Certificate)]:
             raise TypeError(f"Expected spent to hold certificates, got {wrong[0]!r}.")
-        if any(certificate.of_persons != (self.person_rows is not None) for certificate in self.spent):
+        if any(certificate.of_persons != (self.max_rows_per_unit is not None) for certificate in self.spent):
             raise ValueError("Expected spent to hold certificates that protect the same as this run: records, or persons.")
         self._planner = Planner(
             plan,
@@ -247,8 +247,8 @@ class PrivateTrainer:
 
         Parameters
         ----------
-        groups : with `person_rows`, whose each record of `dataset` is, (n,) in its order: persons are drawn then, and their mean
-            gradients bounded. Neighbours differ in all of one person's.
+        groups : with `max_rows_per_unit`, whose each record of `dataset` is, (n,) in its order: persons are drawn then, and their
+            mean gradients bounded. Neighbours differ in all of one person's.
         validation : of the same kind, scored without noise after every expected epoch: keep it public or apart.
         metrics : name → function(outputs, targets) → (b,), averaged over it. None: loss, and accuracy where targets are classes.
         scheduler, scheduler_interval : a torch learning-rate scheduler, stepped every "epoch" or "step".
@@ -397,7 +397,7 @@ class PrivateTrainer:
         stated = self._planner.stated_size is not None or self.objective.relation is Relation.REPLACE_ONE
         return {
             "relation": self.objective.relation.value,
-            "person_rows": self.person_rows,
+            "max_rows_per_unit": self.max_rows_per_unit,
             "a stated public_size": stated,
             "epsilon": self.epsilon.to_dict() if isinstance(self.epsilon, Risk) else self.epsilon,
             "delta": self.delta,
@@ -449,11 +449,13 @@ class PrivateTrainer:
 
     def _trained_on(self, data: Any, groups: Any, size: int) -> TorchRecords:
         """The records that are protected: persons, where these have several rows."""
-        if self.person_rows is None:
+        if self.max_rows_per_unit is None:
             if groups is not None:
-                raise ValueError("Expected person_rows with groups: the most rows used of a person, a public number such as 64.")
+                raise ValueError(
+                    "Expected max_rows_per_unit with groups: the most rows used of a person, a public number such as 64."
+                )
             return self._records(data, size)
-        return PersonRecords(data, groups, most=self.person_rows, **self._reading(size))
+        return PersonRecords(data, groups, most=self.max_rows_per_unit, **self._reading(size))
 
     def _reading(self, size: int) -> dict[str, Any]:
         return {
@@ -478,8 +480,10 @@ class PrivateTrainer:
         look_at(records, self.objective, ranks, physical_batch_size=self.physical_batch_size)
         if resume and self.checkpoint is None:
             raise ValueError("Expected a checkpoint folder to resume from.")
-        if sharded and self.person_rows is not None:
-            raise ValueError("Expected all records on every rank with person_rows: nobody can tell whether a person is on two.")
+        if sharded and self.max_rows_per_unit is not None:
+            raise ValueError(
+                "Expected all records on every rank with max_rows_per_unit: nobody can tell whether a person is on two."
+            )
         records.share = share_of(records, ranks, sharded=sharded)
         latest = None if self.checkpoint is None else ranks.first(self._latest)
         if latest is not None and not resume:
