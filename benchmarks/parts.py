@@ -66,7 +66,7 @@ def in_memory(rows: int, features: int) -> tuple[NDArray[np.float32], NDArray[np
 def model(method: Any, rows: int) -> DPLogisticRegression:
     if getattr(method, "expected_batch_size", None):
         method = Gradient(epochs=1, expected_batch_size=0.01 * rows)
-    return DPLogisticRegression(1.0, 1e-9, mechanism=method, public_size=rows, classes=[0, 1])
+    return DPLogisticRegression(epsilon=1.0, delta=1e-9, mechanism=method, public_size=rows, classes=[0, 1])
 
 
 def timed(run: Callable[[], Any], cpu: Callable[[], float]) -> tuple[float, float]:

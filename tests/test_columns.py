@@ -42,7 +42,7 @@ from dperm.gradient import SGD, Bounding, Constant, FullBatch, Plan
 from dperm.gradient.recipes import full_batch_descent
 from dperm.influence import LinearInfluence, NetworkInfluence
 from dperm.mechanisms import AccuracyFirst, Gradient, LookAtOthers, Output
-from dperm.objectives import GroupedRecords, LinearObjective, Logistic, Loss, Records
+from dperm.objectives import GroupedRecords, LinearObjective, Logistic, Loss, PrivacyUnit, Records
 from dperm.objectives.grouped import numbered
 from dperm.release import SpendLog
 from dperm.report.judging import judge_classes, judge_numbers
@@ -206,7 +206,7 @@ def searched(y: Any, held_out: Any, private: bool) -> Any:
 
 
 OBJECTIVE = LinearObjective(Logistic(), features=2, strong_convexity=1.0, public_size=N)
-PERSONS = LinearObjective(Logistic(), features=2, public_size=N // 2, max_rows_per_unit=2)
+PERSONS = LinearObjective(Logistic(), features=2, public_size=N // 2, unit=PrivacyUnit(2))
 
 
 def table(records: Records) -> Any:

@@ -37,7 +37,7 @@ def test_a_row_of_zeros_wipes_nobody_out(bound: float, intercept: bool) -> None:
     rows, labels = np.zeros((3000, 2)), np.ones(3000, dtype=int)
     rows[:, 0] = bound
     method = Output(strong_convexity=2e5 * bound**2)
-    model = DPLogisticRegression(1.0, mechanism=method, data_norm=bound, fit_intercept=intercept, classes=[0, 1])
+    model = DPLogisticRegression(epsilon=1.0, mechanism=method, data_norm=bound, fit_intercept=intercept, classes=[0, 1])
     without, _ = fitted(model, rows, labels)
     with_one, noise = fitted(model, np.vstack([rows, np.zeros((1, 2))]), np.append(labels, 1))
     assert abs(with_one - without) < 12 * noise

@@ -97,7 +97,7 @@ MODELS = [
 @pytest.mark.parametrize(("kind", "target", "settings"), MODELS)
 def test_answers_are_those_of_each_part_in_memory(kind: Any, target: str, settings: Any, cut: Any) -> None:
     X = frame()
-    model = kind(3.0, 1e-5, **SEEDED, **settings).fit(X if cut is as_frame else X.to_numpy(), labels(X, target))
+    model = kind(epsilon=3.0, delta=1e-5, **SEEDED, **settings).fit(X if cut is as_frame else X.to_numpy(), labels(X, target))
     given = X if cut is as_frame else X.to_numpy()
     for name in ("predict", "predict_proba", "decision_function"):
         if not hasattr(model, name):
@@ -129,7 +129,7 @@ def test_scores_are_those_of_all_rows(kind: Any, target: str, settings: Any, cut
     if weights is not None:
         weights[: CUTS[0]] = 0.0  # a part that counts for nothing
     given = X if cut is as_frame else X.to_numpy()
-    model = kind(3.0, 1e-5, **SEEDED, **settings).fit(given, y)
+    model = kind(epsilon=3.0, delta=1e-5, **SEEDED, **settings).fit(given, y)
     found = model.score(cut(X), cut(y), sample_weight=None if weights is None else cut(weights))
     expected = model.score(given, y, sample_weight=weights)
     assert type(found) is float
@@ -143,21 +143,21 @@ def test_scores_are_those_of_all_rows(kind: Any, target: str, settings: Any, cut
 def test_quantiles_of_parts_with_ties_and_signs(quantile: float) -> None:
     X = frame()
     y = np.random.default_rng(2).choice([-0.5, -0.0, 0.0, 0.25, 1e-300, -3.0], N)
-    model = DPQuantileRegressor(3.0, 1e-5, quantile=quantile, **SEEDED).fit(X, y)
+    model = DPQuantileRegressor(epsilon=3.0, delta=1e-5, quantile=quantile, **SEEDED).fit(X, y)
     assert model.score(as_frame(X), as_frame(y)) == pytest.approx(model.score(X, y), rel=1e-12)
 
 
 def test_scores_keep_their_digits_far_from_zero() -> None:
     X = frame()
     y = 1e8 + labels(X, "numbers")
-    model = DPRidge(3.0, 1e-5, target_bound=2e8, **SEEDED).fit(X, y)
+    model = DPRidge(epsilon=3.0, delta=1e-5, target_bound=2e8, **SEEDED).fit(X, y)
     model.intercept_, model.coef_ = 1e8, np.ones(D)
     assert model.score(as_frame(X), as_frame(y)) == pytest.approx(model.score(X, y), rel=1e-6)
 
 
 def test_a_lazy_answer_is_of_the_model_that_was_asked() -> None:
     X = frame()
-    model = DPRidge(3.0, 1e-5, **SEEDED).fit(X, labels(X, "numbers"))
+    model = DPRidge(epsilon=3.0, delta=1e-5, **SEEDED).fit(X, labels(X, "numbers"))
     before = model.predict(X.iloc[:100])
     lazy = model.predict(dd.from_pandas(X, npartitions=4))
     model.set_params(data_norm=0.1).fit(X, -labels(X, "numbers"))
@@ -178,7 +178,7 @@ class Doubled(DPRidge):
 
 def test_other_columns_are_refused_at_once() -> None:
     X = frame()
-    model = DPRidge(3.0, 1e-5, **SEEDED).fit(X, labels(X, "numbers"))
+    model = DPRidge(epsilon=3.0, delta=1e-5, **SEEDED).fit(X, labels(X, "numbers"))
     with pytest.raises(ValueError, match="feature names"):
         model.predict(as_frame(X.assign(more=0.0)))
     with pytest.raises(ValueError, match="same order"):
@@ -193,7 +193,7 @@ def test_other_columns_are_refused_at_once() -> None:
 
 def test_a_bad_row_is_refused_where_it_is() -> None:
     X = frame()
-    model = DPRidge(3.0, 1e-5, **SEEDED).fit(X, labels(X, "numbers"))
+    model = DPRidge(epsilon=3.0, delta=1e-5, **SEEDED).fit(X, labels(X, "numbers"))
     X.iloc[300, 2] = np.nan
     lazy = model.predict(as_frame(X))
     np.testing.assert_array_equal(lazy.blocks[3].compute(), model.predict(X.iloc[8:198]))
@@ -215,7 +215,7 @@ def test_a_bad_row_is_refused_where_it_is() -> None:
 def test_targets_that_are_cut_otherwise_are_refused(kind: Any, change: Any, message: str) -> None:
     X = frame()
     y = labels(X, "numbers")
-    model = kind(3.0, 1e-5, **SEEDED).fit(X.to_numpy(), y)
+    model = kind(epsilon=3.0, delta=1e-5, **SEEDED).fit(X.to_numpy(), y)
     with pytest.raises(ValueError, match=message):
         model.score(as_array(X), change(as_array(y)))
 
@@ -223,7 +223,7 @@ def test_targets_that_are_cut_otherwise_are_refused(kind: Any, change: Any, mess
 def test_weights_that_do_not_fit_are_refused() -> None:
     X = frame()
     y = labels(X, "two")
-    model = DPLogisticRegression(3.0, 1e-5, **SEEDED).fit(X.to_numpy(), y)
+    model = DPLogisticRegression(epsilon=3.0, delta=1e-5, **SEEDED).fit(X.to_numpy(), y)
     asked = as_array(X), as_array(y)
     with pytest.raises(ValueError, match="sample_weight as a collection of Dask"):
         model.score(*asked, np.ones(N))
@@ -242,7 +242,10 @@ def test_weights_that_do_not_fit_are_refused() -> None:
 def test_scores_of_hardly_any_rows() -> None:
     X = frame()
     y = labels(X, "numbers")
-    models = [kind(3.0, 1e-5, **SEEDED).fit(X.to_numpy(), abs(y)) for kind in (DPRidge, DPPoissonRegressor, DPQuantileRegressor)]
+    models = [
+        kind(epsilon=3.0, delta=1e-5, **SEEDED).fit(X.to_numpy(), abs(y))
+        for kind in (DPRidge, DPPoissonRegressor, DPQuantileRegressor)
+    ]
     for model in models:
         with pytest.raises(ValueError, match="at least one row"):
             model.score(da.zeros((0, D)), da.zeros(0))
@@ -257,14 +260,14 @@ def test_scores_of_hardly_any_rows() -> None:
 def test_other_kinds_of_rows() -> None:
     """Single precision, sparse, sorted, and columns of objects: each part as in memory."""
     X = frame()
-    model = DPLogisticRegression(3.0, 1e-5, **SEEDED).fit(X.to_numpy(), labels(X, "three"))
+    model = DPLogisticRegression(epsilon=3.0, delta=1e-5, **SEEDED).fit(X.to_numpy(), labels(X, "three"))
     single = as_array(X.to_numpy(np.float32))
     expected = np.concatenate([model.predict_proba(piece) for piece in in_pieces(X.to_numpy(np.float32)) if len(piece)])
     np.testing.assert_array_equal(model.predict_proba(single).compute(), expected)
     thin = X.where(X.abs() > 0.5, 0.0).to_numpy()
     expected = np.concatenate([model.predict_proba(sp.csr_matrix(piece)) for piece in in_pieces(thin) if len(piece)])
     np.testing.assert_array_equal(model.predict_proba(as_array(thin).map_blocks(sp.csr_matrix)).compute(), expected)
-    named = DPLogisticRegression(3.0, 1e-5, **SEEDED).fit(X, labels(X, "three"))
+    named = DPLogisticRegression(epsilon=3.0, delta=1e-5, **SEEDED).fit(X, labels(X, "three"))
     for odd in (X.sort_values("a"), X.astype(object), X.astype({"a": "Float64", "b": "float32"}), X.round().astype(int)):
         parts = as_frame(odd)
         expected = np.concatenate([named.predict_proba(piece) for piece in in_pieces(odd) if len(piece)])
@@ -273,7 +276,7 @@ def test_other_kinds_of_rows() -> None:
 
 def test_of_some_rows_whose_number_is_not_known() -> None:
     X = frame()
-    model = DPLogisticRegression(3.0, 1e-5, **SEEDED).fit(X.to_numpy(), labels(X, "two"))
+    model = DPLogisticRegression(epsilon=3.0, delta=1e-5, **SEEDED).fit(X.to_numpy(), labels(X, "two"))
     parts = as_array(X)
     some = parts[parts[:, 0] > 0]
     y = as_array(labels(X, "two"))[parts[:, 0] > 0]
@@ -284,7 +287,7 @@ def test_of_some_rows_whose_number_is_not_known() -> None:
 
 def test_a_model_that_was_saved() -> None:
     X = frame()
-    model = DPLogisticRegression(3.0, 1e-5, **SEEDED).fit(X.to_numpy(), labels(X, "three"))
+    model = DPLogisticRegression(epsilon=3.0, delta=1e-5, **SEEDED).fit(X.to_numpy(), labels(X, "three"))
     again, _ = model_from_json(model_to_json(model))
     np.testing.assert_array_equal(again.predict_proba(as_array(X)).compute(), model.predict_proba(as_array(X)).compute())
     assert again.score(as_array(X), as_array(labels(X, "three"))) == model.score(X.to_numpy(), labels(X, "three"))
@@ -295,7 +298,9 @@ def test_pipelines_and_searches_answer_by_part() -> None:
     y = np.where(people.age > 40, "yes", "no")
     columns = (Column("age", "number", (0, 100)), Column("job", "category", categories=("a", "b")), Column("paid", "label"))
     schema = Schema("people", "paid", columns, ("no", "yes"))
-    model = make_pipeline(TableEncoder(schema), DPLogisticRegression(3.0, 1e-5, classes=["no", "yes"], **SEEDED)).fit(people, y)
+    model = make_pipeline(
+        TableEncoder(schema), DPLogisticRegression(epsilon=3.0, delta=1e-5, classes=["no", "yes"], **SEEDED)
+    ).fit(people, y)
     np.testing.assert_array_equal(model.predict(as_frame(people)).compute(), model.predict(people))
     assert model.score(as_frame(people), as_frame(y)) == model.score(people, y)
     X = frame()
@@ -306,7 +311,7 @@ def test_pipelines_and_searches_answer_by_part() -> None:
     with pytest.raises(ValueError, match="held-out rows in memory"):
         search.fit(X.to_numpy(), labels(X, "two"), held_out=(as_array(X), held_out[1]))
     with pytest.raises(ValueError, match="X in memory"):
-        DPLogisticRegression(3.0, 1e-5).epsilon_path(as_array(X), labels(X, "two"))
+        DPLogisticRegression(epsilon=3.0, delta=1e-5).epsilon_path(as_array(X), labels(X, "two"))
     search.fit(X.to_numpy(), labels(X, "two"), held_out=held_out)
     np.testing.assert_array_equal(search.predict(as_array(X)).compute(), search.predict(X.to_numpy()))
     assert search.score(as_array(X), as_array(labels(X, "two"))) == search.score(X.to_numpy(), labels(X, "two"))

@@ -60,8 +60,8 @@ def table() -> tuple[NDArray[np.float64], NDArray[np.intp]]:
 def test_arrays(client: Any, method: Any) -> None:
     X, y = table()
     parts = da.from_array(X, chunks=(150, D))
-    model = DPLogisticRegression(1.0, 1e-5, mechanism=method, **GIVEN).fit(parts, da.from_array(y, 150))
-    whole = DPLogisticRegression(1.0, 1e-5, mechanism=method, **GIVEN).fit(X, y)
+    model = DPLogisticRegression(epsilon=1.0, delta=1e-5, mechanism=method, **GIVEN).fit(parts, da.from_array(y, 150))
+    whole = DPLogisticRegression(epsilon=1.0, delta=1e-5, mechanism=method, **GIVEN).fit(X, y)
     np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-6)
     assert model.certificate_.event == whole.certificate_.event
     assert set(model.certificate_.assumptions) == {*whole.certificate_.assumptions, statements.PARTS}
@@ -73,10 +73,10 @@ def test_frames_whose_sizes_are_not_known(client: Any) -> None:
     frame = pd.DataFrame(X, columns=list("abcde")).assign(label=y, weight=np.arange(N) % 3)
     parts = dd.from_pandas(frame, npartitions=4)
     parts = parts[parts.a < 0.9]
-    model = DPLogisticRegression(1.0, 1e-5, mechanism=DESCENT, max_sample_weight=2.0, **GIVEN)
+    model = DPLogisticRegression(epsilon=1.0, delta=1e-5, mechanism=DESCENT, max_sample_weight=2.0, **GIVEN)
     model.fit(parts[list("abcde")], parts.label, sample_weight=parts.weight)
     kept = frame[frame.a < 0.9]
-    whole = DPLogisticRegression(1.0, 1e-5, mechanism=DESCENT, max_sample_weight=2.0, **GIVEN)
+    whole = DPLogisticRegression(epsilon=1.0, delta=1e-5, mechanism=DESCENT, max_sample_weight=2.0, **GIVEN)
     whole.fit(kept[list("abcde")], kept.label, sample_weight=kept.weight)
     np.testing.assert_array_equal(model.coef_, whole.coef_)
     assert list(model.feature_names_in_) == list("abcde")
@@ -85,8 +85,12 @@ def test_frames_whose_sizes_are_not_known(client: Any) -> None:
 def test_a_regression(client: Any) -> None:
     X, _ = table()
     y = X[:, 0] / 2
-    model = DPRidge(1.0, 1e-5, public_size=N, random_state=1).fit(da.from_array(X, chunks=(200, D)), da.from_array(y, 200))
-    np.testing.assert_allclose(model.coef_, DPRidge(1.0, 1e-5, public_size=N, random_state=1).fit(X, y).coef_, rtol=1e-9)
+    model = DPRidge(epsilon=1.0, delta=1e-5, public_size=N, random_state=1).fit(
+        da.from_array(X, chunks=(200, D)), da.from_array(y, 200)
+    )
+    np.testing.assert_allclose(
+        model.coef_, DPRidge(epsilon=1.0, delta=1e-5, public_size=N, random_state=1).fit(X, y).coef_, rtol=1e-9
+    )
 
 
 def test_frames_are_encoded_where_they_are(client: Any) -> None:
@@ -94,8 +98,8 @@ def test_frames_are_encoded_where_they_are(client: Any) -> None:
     columns = (Column("age", "number", (0, 100)), Column("job", "category", categories=("a", "b")), Column("paid", "label"))
     encoder = TableEncoder(Schema("people", "paid", columns, ("0", "1")), curves=5)
     parts = dd.from_pandas(frame, npartitions=3)
-    model = DPLogisticRegression(1.0, 1e-5, **GIVEN).fit(encoder.fit(parts).transform(parts), parts.paid)
-    whole = DPLogisticRegression(1.0, 1e-5, **GIVEN).fit(encoder.transform(frame), frame.paid)
+    model = DPLogisticRegression(epsilon=1.0, delta=1e-5, **GIVEN).fit(encoder.fit(parts).transform(parts), parts.paid)
+    whole = DPLogisticRegression(epsilon=1.0, delta=1e-5, **GIVEN).fit(encoder.transform(frame), frame.paid)
     np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-6, atol=1e-9)
 
 
@@ -109,7 +113,7 @@ def test_columns_that_are_chosen_first_are_cut_as_their_labels(client: Any, tmp_
         frame.to_parquet(tmp_path / f"{number}.parquet")
     chosen = dd.read_parquet(tmp_path, columns=columns)
     encoder = TableEncoder(Schema("people", "paid", (Column("age", "number", (0, 100)), Column("paid", "label")), ("0", "1")))
-    model = DPLogisticRegression(1.0, 1e-5, **GIVEN).fit(encoder.fit(chosen).transform(chosen), chosen.paid)
+    model = DPLogisticRegression(epsilon=1.0, delta=1e-5, **GIVEN).fit(encoder.fit(chosen).transform(chosen), chosen.paid)
     assert model.n_features_in_ == 1
 
 
@@ -117,9 +121,9 @@ def test_what_has_no_way_of_parts_refuses_them() -> None:
     X, y = table()
     parts, labels = da.from_array(X, chunks=(150, D)), da.from_array(y, 150)
     with pytest.raises(ValueError, match="X in memory"):
-        DPMLPClassifier(1.0, 1e-5, classes=[0, 1]).fit(parts, y)
+        DPMLPClassifier(epsilon=1.0, delta=1e-5, classes=[0, 1]).fit(parts, y)
     with pytest.raises(ValueError, match="y in memory"):
-        DPLogisticRegression(1.0, 1e-5, **GIVEN).fit(X, labels)
+        DPLogisticRegression(epsilon=1.0, delta=1e-5, **GIVEN).fit(X, labels)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +141,7 @@ def test_collections_that_do_not_fit_are_refused(client: Any, cut: Any, message:
     X, y = cut(da.from_array(X, chunks=(150, D)), da.from_array(y, 150))
     with spend_log(tmp_path / "log.db") as log:
         with pytest.raises(ValueError, match=message):
-            DPLogisticRegression(1.0, 1e-5, **GIVEN).fit(X, y)
+            DPLogisticRegression(epsilon=1.0, delta=1e-5, **GIVEN).fit(X, y)
         assert not log.charges()
 
 
@@ -156,7 +160,7 @@ def test_what_another_cluster_holds_is_refused(client: Any, processes: Any, tmp_
     frame = dd.from_pandas(pd.DataFrame(X, columns=list("abcde")).assign(label=y), npartitions=4)
     with client.as_current():
         held = frame[[*"abcde", "label"]].persist()
-        model = DPLogisticRegression(1.0, 1e-5, **GIVEN).fit(held[list("abcde")], held.label)
+        model = DPLogisticRegression(epsilon=1.0, delta=1e-5, **GIVEN).fit(held[list("abcde")], held.label)
     with processes.as_current(), spend_log(tmp_path / "log.db") as log:
         for X, y in ((held[list("abcde")], held.label), (frame[list("abcde")], held.label)):
             with pytest.raises(ValueError, match=r"Expected [Xy] persisted on the cluster .*, got one on inproc"):
@@ -370,11 +374,11 @@ def test_lost_workers_change_nothing(processes: Any, method: Any, tmp_path: Path
     X, y = table()
     engine = Killing(processes, every=4)
     with spend_log(tmp_path / "log.db") as log:
-        model = DPLogisticRegression(1.0, 1e-5, mechanism=method, **GIVEN)
+        model = DPLogisticRegression(epsilon=1.0, delta=1e-5, mechanism=method, **GIVEN)
         model.fit(with_engine(engine, *on_disk(tmp_path, X, y)), None)
         assert len(log.charges()) == 1
     assert engine.kills >= 2
-    whole = DPLogisticRegression(1.0, 1e-5, mechanism=method, **GIVEN).fit(X, y)
+    whole = DPLogisticRegression(epsilon=1.0, delta=1e-5, mechanism=method, **GIVEN).fit(X, y)
     np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-6, atol=0 if method == "objective" else 1e-15)
 
 
@@ -387,7 +391,7 @@ def test_a_file_that_changed_and_is_read_again_is_refused(processes: Any, tmp_pa
             np.save(tmp_path / f"X{number}.npy", np.load(tmp_path / f"X{number}.npy") * 0.5)
 
     engine = Killing(processes, every=5, before=change)
-    model = DPLogisticRegression(1.0, 1e-5, mechanism=Gradient(epochs=20, expected_batch_size=200), **GIVEN)
+    model = DPLogisticRegression(epsilon=1.0, delta=1e-5, mechanism=Gradient(epochs=20, expected_batch_size=200), **GIVEN)
     with pytest.raises(PartsChangedError, match="not what it was"):
         model.fit(with_engine(engine, *on_disk(tmp_path, X, y)), None)
     assert engine.kills >= 1

@@ -67,7 +67,7 @@ def same(estimator: Any, X: Any, y: Any, sizes: list[int], exact: bool, **given:
 def test_gradient_perturbation_is_that_of_all_rows_number_by_number(sizes: list[int], sampling: str) -> None:
     X = rows()
     method = Gradient(sampling=sampling, epochs=3, **({} if sampling == "full" else {"expected_batch_size": 40}))
-    model = DPLogisticRegression(1.0, 1e-5, mechanism=method, public_size=N, classes=[0, 1], random_state=1)
+    model = DPLogisticRegression(epsilon=1.0, delta=1e-5, mechanism=method, public_size=N, classes=[0, 1], random_state=1)
     same(model, X, labels(X), sizes, exact=True)
 
 
@@ -75,7 +75,7 @@ def test_gradient_perturbation_is_that_of_all_rows_number_by_number(sizes: list[
 @pytest.mark.parametrize("method", [Objective(), Output()])
 def test_minimisers_are_those_of_all_rows(sizes: list[int], method: Any) -> None:
     X = rows()
-    model = DPLogisticRegression(1.0, 1e-5, mechanism=method, public_size=N, classes=[0, 1], random_state=1)
+    model = DPLogisticRegression(epsilon=1.0, delta=1e-5, mechanism=method, public_size=N, classes=[0, 1], random_state=1)
     same(model, X, labels(X), sizes, exact=False)
 
 
@@ -84,7 +84,7 @@ def test_classes_weights_and_an_unknown_number_of_records(method: str) -> None:
     X = rows()
     y = np.array(["a", "b", "c"])[labels(X, 3)]
     given = {"mechanism": method, "classes": ["a", "b", "c"], "random_state": 1, "class_weight": {"a": 1.0, "b": 0.5, "c": 0.2}}
-    model = DPLogisticRegression(2.0, 1e-5, max_sample_weight=2.0, **given)
+    model = DPLogisticRegression(epsilon=2.0, delta=1e-5, max_sample_weight=2.0, **given)
     same(model, X, y, [100, 0, 201], exact=method == "gradient", sample_weight=np.linspace(0, 3, N))
 
 
@@ -105,12 +105,18 @@ def test_sparse_rows_single_precision_and_frames() -> None:
     X = rows()
     given: dict[str, Any] = {"mechanism": "gradient", "public_size": N, "classes": [0, 1], "random_state": 1}
     for table in (sp.csr_array(np.where(X > 0, X, 0)), X.astype(np.float32), pd.DataFrame(X, columns=list("abcdefg"))):
-        same(DPLogisticRegression(1.0, 1e-5, **given), table, labels(X), [100, 201], exact=True)
+        same(DPLogisticRegression(epsilon=1.0, delta=1e-5, **given), table, labels(X), [100, 201], exact=True)
 
 
 def test_replace_one_counts_the_parts() -> None:
     X = rows()
-    same(DPLogisticRegression(1.0, 1e-5, relation="replace_one", classes=[0, 1], random_state=1), X, labels(X), [1, 300], False)
+    same(
+        DPLogisticRegression(epsilon=1.0, delta=1e-5, relation="replace_one", classes=[0, 1], random_state=1),
+        X,
+        labels(X),
+        [1, 300],
+        False,
+    )
 
 
 def released(plan: Plan, objective: LinearObjective, records: Any) -> NDArray[np.float64]:
@@ -166,7 +172,7 @@ def test_sums_are_those_of_all_rows() -> None:
 @pytest.mark.parametrize("method", ["objective", "output", "gradient"])
 def test_a_part_that_is_lost_doubled_or_changed_is_refused(what: str, method: str, after: int, tmp_path: Any) -> None:
     X = rows()
-    model = DPLogisticRegression(1.0, 1e-5, mechanism=method, public_size=N, classes=[0, 1], random_state=1)
+    model = DPLogisticRegression(epsilon=1.0, delta=1e-5, mechanism=method, public_size=N, classes=[0, 1], random_state=1)
     engine = ChangingEngine(what, after + 1)  # the first sum is the number of rows
     table = cut(X, labels(X), [100, 100, 101], engine)
     with spend_log(tmp_path / "log.db") as log:
@@ -193,7 +199,7 @@ def test_what_looks_at_single_records_is_refused_before_any_charge(
     X = rows()
     if estimator is DPLogisticRegression:
         given = {**given, "classes": [0, 1]}
-    model = estimator(1.0, 1e-5, mechanism=method, public_size=N, random_state=1, **given)
+    model = estimator(epsilon=1.0, delta=1e-5, mechanism=method, public_size=N, random_state=1, **given)
     with spend_log(tmp_path / "log.db") as log:
         with pytest.raises(ValueError, match="Expected records in memory"):
             model.fit(cut(X, labels(X), [100, 201], LocalEngine()), None)
@@ -212,7 +218,7 @@ def test_what_looks_at_single_records_is_refused_before_any_charge(
 def test_bad_rows_are_refused_where_they_are_before_any_charge(change: Any, message: str, tmp_path: Any) -> None:
     X = rows()
     blocks = [(X[:100], labels(X)[:100], None), (*change(X[100:], labels(X)[100:]), None)]
-    model = DPLogisticRegression(1.0, 1e-5, public_size=N, classes=[0, 1], random_state=1)
+    model = DPLogisticRegression(epsilon=1.0, delta=1e-5, public_size=N, classes=[0, 1], random_state=1)
     with spend_log(tmp_path / "log.db") as log:
         with pytest.raises(ValueError, match=message):
             model.fit(dperm.distributed.PartedTable(LocalEngine(), blocks, range(D)), None)
@@ -228,16 +234,16 @@ def test_what_parts_cannot_tell_is_asked_for() -> None:
         ({"classes": [0, 1]}, {"absent": 2}, "absent=0"),
     ):
         with pytest.raises(ValueError, match=message):
-            DPLogisticRegression(1.0, 1e-5, public_size=N, **given).fit(table, None, **fit)
+            DPLogisticRegression(epsilon=1.0, delta=1e-5, public_size=N, **given).fit(table, None, **fit)
     with pytest.raises(ValueError, match="y=None"):
-        DPLogisticRegression(1.0, 1e-5, public_size=N, classes=[0, 1]).fit(table, labels(X))
+        DPLogisticRegression(epsilon=1.0, delta=1e-5, public_size=N, classes=[0, 1]).fit(table, labels(X))
 
 
 def test_frames_with_other_columns_in_a_part_are_refused() -> None:
     frame = pd.DataFrame(rows(), columns=list("abcdefg"))
     y = labels(frame.to_numpy())
     blocks = [(frame[:100], y[:100], None), (frame[100:][list("abcdegf")], y[100:], None)]
-    model = DPLogisticRegression(1.0, 1e-5, public_size=N, classes=[0, 1])
+    model = DPLogisticRegression(epsilon=1.0, delta=1e-5, public_size=N, classes=[0, 1])
     with pytest.raises(ValueError, match="same columns in all parts"):
         model.fit(dperm.distributed.PartedTable(LocalEngine(), blocks, list("abcdefg")), None)
 
@@ -255,7 +261,7 @@ def test_workers_of_another_version_are_refused(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_strangers_engine_is_an_assumption() -> None:
     X = rows()
-    model = DPLogisticRegression(1.0, 1e-5, public_size=N, classes=[0, 1], random_state=1)
+    model = DPLogisticRegression(epsilon=1.0, delta=1e-5, public_size=N, classes=[0, 1], random_state=1)
     model.fit(cut(X, labels(X), [100, 201], LocalEngine()), None)
     said = " ".join(assumption.text for assumption in model.certificate_.assumptions)
     assert "LocalEngine" in said
@@ -301,7 +307,7 @@ def test_other_numbers_of_rows_than_stated_are_refused(tmp_path: Any) -> None:
     X = rows()
     blocks = [(X[:100], labels(X)[:100], None), (X[100:], labels(X)[100:], None)]
     table = dperm.distributed.PartedTable(LocalEngine(), blocks, range(D), size=200)
-    model = DPLogisticRegression(1.0, 1e-5, relation="replace_one", classes=[0, 1], random_state=1)
+    model = DPLogisticRegression(epsilon=1.0, delta=1e-5, relation="replace_one", classes=[0, 1], random_state=1)
     with spend_log(tmp_path / "log.db") as log:
         with pytest.raises(ValueError, match="Expected 200 rows, as the collection says of itself, got 301"):
             model.fit(table, None)

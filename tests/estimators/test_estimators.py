@@ -426,7 +426,9 @@ def test_probabilities_of_a_margin_are_calibrated() -> None:
     labels = (rng.random(len(rows)) < truth).astype(int)
     raw = {}
     for margin in (0.0, 2.0):
-        fitted = DPLogisticRegression(50.0, classes=[0, 1], mechanism=Objective(margin=margin), random_state=0).fit(rows, labels)
+        fitted = DPLogisticRegression(epsilon=50.0, classes=[0, 1], mechanism=Objective(margin=margin), random_state=0).fit(
+            rows, labels
+        )
         found = fitted.predict_proba(rows)[:, 1]
         assert np.abs(found - truth).mean() < (0.07 if margin else 0.04)
         assert abs(found.mean() - labels.mean()) < 0.02
@@ -597,7 +599,9 @@ def test_quantiles_know_no_units(mechanism: Any) -> None:
     def fitted(unit: float) -> Any:
         width = None if mechanism == "auto" else 0.25 * unit
         settings: dict[str, Any] = {"quantile": 0.9, "target_bound": unit, "half_width": width, "public_size": 2000}
-        return DPQuantileRegressor(4.0, 1e-6, mechanism=mechanism, random_state=0, **settings).fit(rows, unit * targets)
+        return DPQuantileRegressor(epsilon=4.0, delta=1e-6, mechanism=mechanism, random_state=0, **settings).fit(
+            rows, unit * targets
+        )
 
     model = fitted(1.0)
     for unit in (2.0**-10, 2.0**12):

@@ -28,7 +28,7 @@ from dperm.estimators import (
 )
 from dperm.gradient import PoissonRows
 from dperm.mechanisms import Budget, Gradient, GradientPerturbation, Objective
-from dperm.objectives import LinearObjective, Logistic, Task
+from dperm.objectives import RECORD, LinearObjective, Logistic, PrivacyUnit, Task
 from dperm.privacy import Certificate
 from dperm.release import Channel, SpendLog
 from dperm.report.card import Card, card_page
@@ -202,8 +202,8 @@ def test_a_column_that_tells_rows_apart_is_no_person() -> None:
 
 def of_rows(make: Any) -> Training:
     """A training that claims, of persons, what holds of their rows: the planted defect."""
-    persons = LinearObjective(Logistic(), 3, intercept_scale=0.5, public_size=60, max_rows_per_unit=3)
-    alone = replace(persons, max_rows_per_unit=None)
+    persons = LinearObjective(Logistic(), 3, intercept_scale=0.5, public_size=60, unit=PrivacyUnit(3))
+    alone = replace(persons, unit=RECORD)
     mechanism = make(alone)
     training = Training.of_mechanism(mechanism, alone)
 
@@ -226,7 +226,7 @@ def test_a_row_level_epsilon_on_persons_is_refuted() -> None:
 
 def test_rows_drawn_of_persons_with_more_of_them_are_refused() -> None:
     """A sampler of two rows a person, on persons of three: it would charge for two and draw three."""
-    task = Task(loss=Logistic(), features=3, intercept_scale=0.5, public_size=60, max_rows_per_unit=3)
+    task = Task(loss=Logistic(), features=3, intercept_scale=0.5, public_size=60, unit=PrivacyUnit(3))
     mechanism, objective = Gradient(sampling="rows", expected_batch_size=30, epochs=2).build(task, Budget(DELTA, EPSILON))
     assert isinstance(mechanism, GradientPerturbation)
     plan: Any = mechanism.plan
@@ -246,7 +246,7 @@ def test_a_search_has_no_proof_for_persons() -> None:
 
 def test_a_sampler_that_charges_a_person_as_a_row_is_refuted() -> None:
     """The mixture charged as if one row were all that a person has."""
-    task = Task(loss=Logistic(), features=3, intercept_scale=0.5, public_size=60, max_rows_per_unit=3)
+    task = Task(loss=Logistic(), features=3, intercept_scale=0.5, public_size=60, unit=PrivacyUnit(3))
     mechanism, objective = Gradient(sampling="rows", expected_batch_size=30, epochs=2).build(task, Budget(DELTA, EPSILON))
     assert isinstance(mechanism, GradientPerturbation)
     plan: Any = mechanism.plan

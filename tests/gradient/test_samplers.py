@@ -19,6 +19,7 @@ from dperm.gradient.sampling import samplings
 from dperm.gradient.sampling.poisson import capacity
 from dperm.gradient.sampling.rows import PoissonRows
 from dperm.mechanisms import Gradient, GradientPerturbation
+from dperm.objectives import RECORD, PrivacyUnit
 from dperm.privacy import Gaussian, Relation, SelfComposed, TruncatedPoisson, calibrate, epsilon
 from dperm.privacy.events import RowsSampled, leaves
 from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError
@@ -566,7 +567,7 @@ def test_more_than_one_kind_of_draw_is_known() -> None:
 
 def test_rows_of_persons_are_drawn_from_all_their_rows_and_all_else_from_as_many_as_there_are() -> None:
     """By that number batches and steps are chosen where nobody states them."""
-    of_persons = {name: kind.drawn_from(100, 8) for name, kind in samplings().items()}
+    of_persons = {name: kind.drawn_from(100, PrivacyUnit(8)) for name, kind in samplings().items()}
     assert of_persons.pop("rows") == 800
     assert set(of_persons.values()) == {100}
-    assert samplings()["rows"].drawn_from(100, None) == 100
+    assert samplings()["rows"].drawn_from(100, RECORD) == 100

@@ -37,8 +37,8 @@ def all_estimators() -> list[type]:
     while waiting:
         kind = waiting.pop()
         waiting += kind.__subclasses__()
-        ours = kind.__module__.startswith(dperm.estimators.__name__) and not kind.__name__.startswith("_")
-        if ours and "__init__" in vars(kind) and "epsilon" in parameters(kind) and "estimator" not in parameters(kind):
+        ours = kind.__module__.startswith(dperm.estimators.__name__) and not inspect.isabstract(kind)
+        if ours and "epsilon" in parameters(kind) and "estimator" not in parameters(kind):
             found.add(kind)
     return sorted(found, key=lambda kind: kind.__name__)
 

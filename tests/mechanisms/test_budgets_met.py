@@ -30,7 +30,7 @@ from dperm.mechanisms import (
     OutputPerturbation,
     Preconditioned,
 )
-from dperm.objectives import LinearObjective, Logistic, PublicFacts, SmoothedHinge, Squared, Task
+from dperm.objectives import LinearObjective, Logistic, PrivacyUnit, PublicFacts, SmoothedHinge, Squared, Task
 from dperm.privacy import Composed, PureDP, Relation, Risk, epsilon
 from dperm.privacy.events import leaves
 from dperm.published import PublishedPidp
@@ -129,7 +129,7 @@ def test_42_what_runs_after_a_size_was_released_costs_the_same_whatever_the_size
 def test_42_no_size_that_may_be_released_refuses_a_batch(sampling: str, rows: int | None) -> None:
     """A refusal after the release would be one more output. Batches stay as they are stated, but for sizes that have no room for
     two of them in three: then they are larger than half of all."""
-    facts = LinearObjective(Logistic(), 3, max_rows_per_unit=rows).facts
+    facts = LinearObjective(Logistic(), 3, unit=PrivacyUnit(rows)).facts
     method = Gradient(sampling=sampling, expected_batch_size=90.0, epochs=2)
     for size in (1, 2, 13, 60, 89, 134, 135, 136, 1000):
         sized = replace(facts, public_size=size)

@@ -12,7 +12,7 @@ from dperm.audit import Pair, Training, replay
 from dperm.estimators import DPByPart, DPLogisticRegression
 from dperm.gradient import FullBatch, Poisson
 from dperm.mechanisms import Budget, ByPart, Gradient, GradientPerturbation, Mechanism, Objective, Output
-from dperm.objectives import GroupedRecords, LinearObjective, Logistic, Records, Task
+from dperm.objectives import GroupedRecords, LinearObjective, Logistic, PrivacyUnit, Records, Task
 from dperm.privacy import Composed, Disjoint, Gaussian, Relation, epsilon
 from dperm.privacy.accountants.privacy_filters import Filter
 from dperm.release import Channel, SpendLog, UnpaidReleaseError
@@ -230,7 +230,7 @@ def test_22_each_part_has_draws_of_its_own(sampler: Any) -> None:
 
 def test_22_a_persons_rows_are_in_one_part_together() -> None:
     rows = np.array([[1, 0, 0], [1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1.0]])
-    objective = LinearObjective(Logistic(), 3, max_rows_per_unit=2)
+    objective = LinearObjective(Logistic(), 3, unit=PrivacyUnit(2))
     records = objective.records(rows, np.ones(6), groups=np.array([7, 7, 8, 8, 9, 10]))
     assert isinstance(records, GroupedRecords)
     assert records.places((0, 1)).tolist() == [0, -1, 1, -1]  # who names two parts is in none

@@ -12,7 +12,7 @@ import pytest
 from dperm.mechanisms import ObjectivePerturbation, objective
 from dperm.mechanisms.base import Budget
 from dperm.mechanisms.minimiser import solve
-from dperm.objectives import LinearObjective, Logistic, RegularisedSum, SmoothedHinge
+from dperm.objectives import LinearObjective, Logistic, PrivacyUnit, RegularisedSum, SmoothedHinge
 from dperm.privacy import Gaussian, Relation
 from dperm.privacy.events import ObjectivePerturbationEvent, leaves
 from dperm.release import Channel
@@ -36,7 +36,7 @@ def test_item_8_kifer_s_noise_by_hand(epsilon: float, logarithm: float, times: f
     assert twice.noise_std == pytest.approx(2.0 * times, rel=1e-12)
     with pytest.raises(ValueError, match="2·smoothness/epsilon"):
         ObjectivePerturbation.calibrate(facts, epsilon, delta, calibration="kifer", strong_convexity=least * 0.999)
-    for changes, said in (({"relation": REPLACE}, "add_or_remove_one"), ({"max_rows_per_unit": 2}, "one row a person")):
+    for changes, said in (({"relation": REPLACE}, "add_or_remove_one"), ({"unit": PrivacyUnit(2)}, "one row a person")):
         with pytest.raises(ValueError, match=said):
             ObjectivePerturbation.calibrate(replace(facts, **changes), epsilon, delta, calibration="kifer")
     by_rule = ObjectivePerturbation.calibrate(facts, epsilon, delta, calibration="kifer")

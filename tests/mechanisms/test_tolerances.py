@@ -15,7 +15,7 @@ import pytest
 
 from dperm.mechanisms import minimiser
 from dperm.mechanisms.minimiser import certain_tolerance, chosen_tolerance, solve
-from dperm.objectives import LinearObjective, PublicFacts, SmoothedHinge
+from dperm.objectives import LinearObjective, PrivacyUnit, PublicFacts, SmoothedHinge
 from dperm.privacy import Relation
 from dperm.privacy.accountants.objective_perturbation import LONGER
 
@@ -34,7 +34,7 @@ FACTS = PublicFacts(
 #: Facts, the strong convexity, and the noise of the linear term: one part after another is by far the largest.
 PROBLEMS: dict[str, tuple[dict[str, Any], float, float]] = {
     "slopes": ({"lipschitz": 2.0}, 1.0, 0.0),
-    "slopes of several rows each": ({"lipschitz": 2.0, "max_rows_per_unit": 100}, 1.0, 0.0),
+    "slopes of several rows each": ({"lipschitz": 2.0, "unit": PrivacyUnit(100)}, 1.0, 0.0),
     "the loss's own shift": ({"smoothness": 2.0, "loss_at_zero": 50.0, "data_norm": 1e-6}, 1.0, 0.0),
     "a loss that is 0 at 0": ({"smoothness": 2.0, "data_norm": 1e-6, "loss_at_zero": 0.0}, 1.0, 0.0),
     "predictions": ({"smoothness": 2.0, "dimension": 10**6, "radius": 10.0}, 1e-30, 0.0),
@@ -62,7 +62,7 @@ def left(facts: PublicFacts, modulus: float, noise: float) -> float:
     """Λ times how far the descent may end from the minimiser, as the theorem and its remarks on rounding put it together."""
     linear, radius = longest(facts, modulus, noise)
     assert facts.size_limit is not None and facts.loss_at_zero is not None
-    rows = facts.size_limit * (facts.max_rows_per_unit or 1)
+    rows = facts.size_limit * facts.unit.rows
     steep, curved = facts.lipschitz, facts.smoothness
     penalty = modulus * (1 + facts.roughness)
     # a row's slope, times a row of length B: 24 units of the steepest, and 4 of (a shift, and a prediction) times the curvature

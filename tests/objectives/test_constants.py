@@ -30,7 +30,7 @@ from dperm.objectives import (
 from dperm.objectives.constraints import project_l2_ball
 from dperm.objectives.grouped import GroupedRecords, MeanPass
 from dperm.objectives.linear import _exact_product
-from dperm.objectives.records import EXACT_ROWS, ROW_BITS
+from dperm.objectives.records import EXACT_ROWS, ROW_BITS, PrivacyUnit
 from dperm.objectives.sums import RunningSum, exact_sum
 from dperm.privacy import Relation
 from dperm.release.grid import Grid
@@ -181,8 +181,8 @@ def test_item_8_rows_are_no_longer_than_their_bound_and_the_longest_is_as_long(d
 
 @pytest.mark.parametrize(("rows", "grouped"), [(None, False), (1, False), (2, True), (9, True)])
 def test_item_8_a_record_is_a_mean_where_persons_may_have_several_rows(rows: int | None, grouped: bool) -> None:
-    facts = PublicFacts(1, 1.0, 1.0, math.inf, Relation.ADD_OR_REMOVE_ONE, max_rows_per_unit=rows)
-    assert facts.grouped is grouped
+    facts = PublicFacts(1, 1.0, 1.0, math.inf, Relation.ADD_OR_REMOVE_ONE, unit=PrivacyUnit(rows))
+    assert facts.unit.several_rows is grouped
 
 
 def test_item_8_weights_of_a_person_add_up_to_at_most_one() -> None:

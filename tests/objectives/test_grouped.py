@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from dperm.mechanisms import Budget, Objective, Output
 from dperm.objectives import GroupedRecords, Huber, LinearObjective, Logistic, Records, RegularisedSum, Softmax, Squared, Task
 from dperm.objectives.grouped import grouped_records
+from dperm.objectives.records import PrivacyUnit
 from dperm.release import Channel
 
 RNG = np.random.default_rng(0)
@@ -46,7 +47,7 @@ def one_by_one(objective: LinearObjective, targets: np.ndarray, theta: np.ndarra
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize(("loss", "targets"), LOSSES, ids=lambda value: getattr(value, "name", ""))
 def test_a_person_is_the_mean_of_the_rows(loss: Any, targets: np.ndarray, sparse: bool) -> None:
-    objective = LinearObjective(loss, 4, intercept_scale=0.5, radius=loss.ball, max_rows_per_unit=MOST)
+    objective = LinearObjective(loss, 4, intercept_scale=0.5, radius=loss.ball, unit=PrivacyUnit(MOST))
     records = objective.records(sp.csr_array(ROWS) if sparse else ROWS, targets, groups=GROUPS)
     assert isinstance(records, GroupedRecords) and len(records) == 40
     theta = RNG.normal(size=objective.dimension)
@@ -78,7 +79,7 @@ def test_a_person_is_the_mean_of_the_rows(loss: Any, targets: np.ndarray, sparse
 
 @pytest.mark.parametrize(("loss", "targets"), [LOSSES[0], LOSSES[3]], ids=["logistic", "softmax"])
 def test_many_models_at_once(loss: Any, targets: np.ndarray) -> None:
-    objective = LinearObjective(loss, 4, intercept_scale=0.5, max_rows_per_unit=MOST)
+    objective = LinearObjective(loss, 4, intercept_scale=0.5, unit=PrivacyUnit(MOST))
     records = objective.records(ROWS, targets, groups=GROUPS)
     theta = RNG.normal(size=(3, objective.dimension))
     included = RNG.random((3, 40)) < 0.5
@@ -93,7 +94,7 @@ def test_many_models_at_once(loss: Any, targets: np.ndarray) -> None:
 
 def test_norms_do_not_depend_on_others() -> None:
     """Also of sparse rows whose products are not in order, or are, by who else is there: an adaptive clip counts norms."""
-    objective, rng = LinearObjective(Logistic(), 6, data_norm=3.0, max_rows_per_unit=4), np.random.default_rng(0)
+    objective, rng = LinearObjective(Logistic(), 6, data_norm=3.0, unit=PrivacyUnit(4)), np.random.default_rng(0)
     for _ in range(200):
         rows = sp.random_array((12, 6), density=0.4, rng=rng, format="csr")
         groups, theta = np.repeat(np.arange(4), 3), rng.normal(size=6)
@@ -110,7 +111,7 @@ def test_norms_do_not_depend_on_others() -> None:
 @pytest.mark.parametrize("sparse", [False, True])
 def test_what_a_person_adds_does_not_depend_on_others(sparse: bool) -> None:
     """Bounded sums are exact: to the last bit the same in any order, and a person's part the same whoever else is there."""
-    objective = LinearObjective(Logistic(), 4, intercept_scale=0.5, max_rows_per_unit=MOST)
+    objective = LinearObjective(Logistic(), 4, intercept_scale=0.5, unit=PrivacyUnit(MOST))
     theta, wrap = RNG.normal(size=5) * 3, (sp.csr_array if sparse else np.asarray)
 
     def bounded(persons: np.ndarray) -> np.ndarray:
@@ -128,7 +129,7 @@ def test_what_a_person_adds_does_not_depend_on_others(sparse: bool) -> None:
 
 
 def test_what_is_used_of_a_person_depends_on_that_person_alone() -> None:
-    objective = LinearObjective(Logistic(), 1, max_rows_per_unit=4)
+    objective = LinearObjective(Logistic(), 1, unit=PrivacyUnit(4))
     mine = np.arange(10.0)[:, None] / 100
     for before, after in ((0, 0), (3, 0), (0, 7), (40, 25)):
         others = RNG.random((before + after, 1)) + 1
@@ -139,7 +140,7 @@ def test_what_is_used_of_a_person_depends_on_that_person_alone() -> None:
 
 
 def test_rows_that_say_nothing_and_persons_who_have_no_other() -> None:
-    objective = LinearObjective(Logistic(), 1, max_rows_per_unit=3)
+    objective = LinearObjective(Logistic(), 1, unit=PrivacyUnit(3))
     rows, targets = np.array([[0.1], [0.2], [0.3], [np.inf]]), np.array([1.0, np.nan, 1.0, 1.0])
     records = objective.records(rows, targets, groups=[1, 1, 2, 3], present=np.array([True, True, False, True]))
     assert len(records) == 3  # the second and third hold nothing, and are persons
@@ -155,7 +156,7 @@ def test_rows_that_say_nothing_and_persons_who_have_no_other() -> None:
 
 
 def test_a_million_rows_of_one_person() -> None:
-    objective = LinearObjective(Logistic(), 2, max_rows_per_unit=8192)
+    objective = LinearObjective(Logistic(), 2, unit=PrivacyUnit(8192))
     rows = np.full((1_000_000, 2), 0.5)
     records = objective.records(rows, np.ones(len(rows)), groups=np.zeros(len(rows), dtype=int))
     (batch,) = records.batches()
@@ -170,7 +171,7 @@ def test_batches_hold_whole_persons() -> None:
     records = GroupedRecords(rows, np.ones(len(rows)), 1.0, 0.5, starts=starts, most=300)
     parts = list(records.batches())
     assert len(parts) > 1 and sum(len(part.starts) - 1 for part in parts) == len(counts) == len(records)
-    objective = LinearObjective(Logistic(), 3, intercept_scale=0.5, max_rows_per_unit=300)
+    objective = LinearObjective(Logistic(), 3, intercept_scale=0.5, unit=PrivacyUnit(300))
     norms = np.concatenate([objective.per_example(np.ones(4), part).norms for part in parts])
     drawn = np.concatenate(
         [objective.per_example(np.ones(4), part).norms for part in next(records.stream([np.arange(len(counts))]))]
@@ -180,7 +181,7 @@ def test_batches_hold_whole_persons() -> None:
 
 @pytest.mark.parametrize("method", [Objective(), Output()])
 def test_one_row_a_person_is_a_record_to_the_last_digit(method: Any) -> None:
-    one = Task(loss=Logistic(), features=4, public_size=40, max_rows_per_unit=1)
+    one = Task(loss=Logistic(), features=4, public_size=40, unit=PrivacyUnit(1))
     plain = Task(loss=Logistic(), features=4, public_size=40)
     first = np.unique(GROUPS, return_index=True)[1]
     last = np.array([chosen_last(person) for person in ORDER])
@@ -207,7 +208,7 @@ def chosen_last(person: int) -> int:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    objective, plain = LinearObjective(Logistic(), 4, max_rows_per_unit=3), LinearObjective(Logistic(), 4)
+    objective, plain = LinearObjective(Logistic(), 4, unit=PrivacyUnit(3)), LinearObjective(Logistic(), 4)
     with pytest.raises(ValueError, match="Expected groups with max_rows_per_unit"):
         objective.records(ROWS, SIGNS)
     with pytest.raises(ValueError, match="Expected groups with max_rows_per_unit"):
@@ -219,13 +220,13 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="one a row"):
         objective.records(ROWS, SIGNS, groups=GROUPS[1:])
     with pytest.raises(ValueError, match=r"at most 8,192, got 10,000"):
-        LinearObjective(Logistic(), 4, max_rows_per_unit=10_000)
+        LinearObjective(Logistic(), 4, unit=PrivacyUnit(10_000))
     with pytest.raises(ValueError, match="no groups with rows of 5 persons"):
         objective.records(np.zeros((5, 2, 4)), np.zeros((5, 3)))
     with pytest.raises(ValueError, match="Expected starts"):
         GroupedRecords(ROWS, SIGNS, 1.0, 0.0, starts=np.array([0, 3]), most=2)
-    mechanism, mine = Objective().build(Task(loss=Logistic(), features=4, public_size=40, max_rows_per_unit=3), Budget(1e-5, 1.0))
-    more = LinearObjective(Logistic(), 4, max_rows_per_unit=5).records(ROWS, SIGNS, groups=GROUPS)
+    mechanism, mine = Objective().build(Task(loss=Logistic(), features=4, public_size=40, unit=PrivacyUnit(3)), Budget(1e-5, 1.0))
+    more = LinearObjective(Logistic(), 4, unit=PrivacyUnit(5)).records(ROWS, SIGNS, groups=GROUPS)
     for records in (more, plain.records(ROWS, SIGNS)):
         with pytest.raises(ValueError, match="other numbers of rows a person"):
             mechanism.release(mine, records, Channel.open())

@@ -63,7 +63,7 @@ def minimiser_findings(mine: Stage, theirs: Stage, first: Recording, second: Rec
     charged = first.releases[mine.first_release].sensitivity * moves
     raise_to(ratios, {GRADIENT: float(np.linalg.norm(sides[0][1] - sides[1][1])) / charged})
     logdets = [float(np.linalg.slogdet(np.asarray(side[2]))[1]) for side in sides]
-    rank = objective.facts.max_rows_per_unit or 1  # of a person's Hessian, whose trace is as bounded as a record's
+    rank = objective.unit.rows  # of a person's Hessian, whose trace is as bounded as a record's
     allowed = rank * float(np.log1p(objective.facts.smoothness / (rank * objective.strong_convexity)))
     # the Hessian may be of single precision
     raise_to(ratios, {LOG_DETERMINANT: abs(logdets[0] - logdets[1]) / (allowed * (1 + 1e-5) + 1e-6)})

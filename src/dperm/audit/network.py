@@ -101,4 +101,4 @@ def _pairs(model: Any) -> list[Pair]:
     rows = rng.normal(size=(RECORDS, model.n_features_in_)).astype(np.float32)
     data: Data = rows / np.linalg.norm(rows, axis=1, keepdims=True), np.arange(RECORDS) % classes
     pairs = network_pairs(data, Relation(model.relation), classes)
-    return pairs if model.max_rows_per_unit is None else [of_persons(pair, model.max_rows_per_unit, alike=True) for pair in pairs]
+    return pairs if model.max_rows_per_unit is None else [of_persons(pair, model.unit.max_rows, alike=True) for pair in pairs]

@@ -14,7 +14,7 @@ from dperm.gradient.third_party_parts import is_stranger
 from dperm.influence import LinearInfluence
 from dperm.mechanisms import Mechanism
 from dperm.mechanisms.extremes import Extreme, opposites
-from dperm.objectives import LinearObjective, Logistic
+from dperm.objectives import RECORD, LinearObjective, Logistic
 from dperm.privacy import Relation
 
 Indices = NDArray[np.intp]
@@ -153,11 +153,9 @@ def extreme_pairs(
     Records of the largest norm and far beyond it, zero, repeated, not finite, with the other label; among ordinary records,
     among aligned ones, among none. `classes` for one-vs-rest mechanisms, whose targets are class numbers.
     """
-    if objective.max_rows_per_unit is not None:
-        alone = replace(objective, max_rows_per_unit=None)
-        return [
-            of_persons(pair, objective.max_rows_per_unit, alike=False) for pair in extreme_pairs(alone, records, classes, rng)
-        ]
+    if objective.unit != RECORD:
+        alone = replace(objective, unit=RECORD)
+        return [of_persons(pair, objective.unit.rows, alike=False) for pair in extreme_pairs(alone, records, classes, rng)]
     rng = rng or np.random.default_rng(0)
     d, bound, relation = objective.features, objective.data_norm, objective.relation
     count = classes or (objective.outputs if objective.outputs > 1 else 0)
@@ -195,9 +193,9 @@ def worst_pairs(mechanism: Mechanism, objective: LinearObjective, records: int |
     mechanism. `records`: how many there are; None: `records_for`.
     """
     records = records_for(mechanism, objective) if records is None else records
-    if objective.max_rows_per_unit is not None:
-        alone = replace(objective, max_rows_per_unit=None)
-        return [of_persons(pair, objective.max_rows_per_unit, alike=True) for pair in worst_pairs(mechanism, alone, records)]
+    if objective.unit != RECORD:
+        alone = replace(objective, unit=RECORD)
+        return [of_persons(pair, objective.unit.rows, alike=True) for pair in worst_pairs(mechanism, alone, records)]
     relation, usual = objective.relation, opposites(objective, mechanism.target_classes, records - 1)
     extremes = mechanism.extremes(objective)
     pairs = [_pair_of(item, relation) for item in [*usual, *extremes]]
@@ -234,9 +232,9 @@ def game_pairs(objective: LinearObjective, classes: int = 0, records: int | None
     """Candidates for the pair that is easiest to tell apart: a record at the norm bound by itself, against records that
     pull the other way, replaced by its opposite, and the most influential one beside ordinary ones. `records`: how many all
     data sets have; None: those that tell most."""
-    if objective.max_rows_per_unit is not None:
-        pairs = game_pairs(replace(objective, max_rows_per_unit=None), classes, records)
-        return [of_persons(pair, objective.max_rows_per_unit, alike=alike) for pair in pairs for alike in (True, False)]
+    if objective.unit != RECORD:
+        pairs = game_pairs(replace(objective, unit=RECORD), classes, records)
+        return [of_persons(pair, objective.unit.rows, alike=alike) for pair in pairs for alike in (True, False)]
     d, bound, relation = objective.features, objective.data_norm, objective.relation
     one, other = (0.0, 1.0) if classes else objective.loss.extremes
     x = bound * np.eye(d)[0]

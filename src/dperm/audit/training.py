@@ -89,7 +89,7 @@ class Training:
 
         return cls(
             name=f"{mechanism.name}, {objective.loss.name} loss, {objective.relation.value}"
-            + (f", persons of up to {objective.max_rows_per_unit} rows" if objective.max_rows_per_unit else ""),
+            + (f", persons of up to {objective.unit.max_rows} rows" if objective.unit.max_rows else ""),
             certificate=certificate,
             run=train,
             many=trained_at_once(train, objective, curved=mechanism.curved) if mechanism.vectorises(objective) else None,

@@ -4,12 +4,17 @@ import pkgutil
 from importlib import import_module
 
 from dperm.estimators.by_part import DPByPart
-from dperm.estimators.classifiers import DPLinearSVC, DPLogisticRegression
-from dperm.estimators.least_squares import DPElasticNet, DPLasso, DPRidge
+from dperm.estimators.classifiers import DPLinearSVC, DPLogisticRegression, PrivateLinearClassifier
 from dperm.estimators.networks import DPMLPClassifier, DPTorchClassifier
-from dperm.estimators.poisson import DPPoissonRegressor
 from dperm.estimators.preprocessing import PublicRangeScaler, TableEncoder
-from dperm.estimators.quantile import DPQuantileRegressor
+from dperm.estimators.regressors import (
+    DPElasticNet,
+    DPLasso,
+    DPPoissonRegressor,
+    DPQuantileRegressor,
+    DPRidge,
+    PrivateLinearRegressor,
+)
 from dperm.estimators.saved import model_from_json, model_to_json
 from dperm.estimators.search import DPSearch
 
@@ -29,6 +34,8 @@ __all__ = [
     "DPRidge",
     "DPSearch",
     "DPTorchClassifier",
+    "PrivateLinearClassifier",
+    "PrivateLinearRegressor",
     "PublicRangeScaler",
     "TableEncoder",
     "model_from_json",

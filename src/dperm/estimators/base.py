@@ -7,10 +7,10 @@ import dataclasses
 import functools
 import json
 import warnings
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -35,8 +35,8 @@ from dperm.estimators.records import (
 )
 from dperm.estimators.unsupported_wrappers import of_stranger, remind_of_what_looks
 from dperm.mechanisms import Mechanism, Method, Release, method_of
-from dperm.objectives import LinearObjective, Loss, PartedRecords, Records, Task, Weighted
-from dperm.objectives.grouped import admit_max_rows_per_unit, numbered
+from dperm.objectives import RECORD, LinearObjective, Loss, PartedRecords, PrivacyUnit, Records, Task, Weighted
+from dperm.objectives.grouped import numbered
 from dperm.privacy import Assumption, Relation, Risk
 from dperm.privacy.events import claims_of
 from dperm.release import Channel
@@ -75,8 +75,12 @@ class TakesMethod(BaseEstimator):
         return self
 
 
-class PrivateLinearModel(TakesMethod):
-    """Base of the private linear models; see a subclass for the parameters.
+@dataclass(kw_only=True, eq=False, repr=False)
+class PrivateLinearModel(TakesMethod, ABC):
+    """Base of the private linear models, which has the parameters that all of them share; `DPLogisticRegression` explains them.
+
+    A model is a dataclass whose fields are its parameters, all by keyword. It derives from `PrivateLinearClassifier` or
+    `PrivateLinearRegressor`, and states its loss by `make_loss`.
 
     Fitted attributes: `coef_`, `intercept_`, `certificate_`, `trace_` (public numbers of the run), `n_features_in_`,
     `fitted_params_`, the parameters that the fit had, and `private_trace_`, what some mechanisms tell the data holder alone (one
@@ -85,20 +89,16 @@ class PrivateLinearModel(TakesMethod):
     Dask, cut as it is; scores of one are sums over its parts (docs/dask.md).
     """
 
-    epsilon: float | Risk
-    delta: float
-    mechanism: str | Method
-    data_norm: float
-    relation: str
-    public_size: int | None
-    max_rows_per_unit: int | None = None  # of estimators without that parameter
-    neighbours: Any = None  # likewise
-    class_weight: Mapping[Any, float] | None = None  # likewise
-    max_sample_weight: float | None
-    fit_intercept: bool
-    intercept_scale: float | None
-    label: str
-    random_state: Any
+    epsilon: float | Risk = 1.0
+    delta: float = 1e-5
+    data_norm: float = 1.0
+    relation: str = "add_or_remove_one"
+    public_size: int | None = None
+    max_sample_weight: float | None = None
+    fit_intercept: bool = True
+    intercept_scale: float | None = None
+    label: str = ""
+    random_state: Any = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -122,10 +122,37 @@ class PrivateLinearModel(TakesMethod):
             check.positive("intercept_scale", self.intercept_scale)
         if self.public_size is not None:
             check.integer("public_size", self.public_size)
-        if self.max_rows_per_unit is not None:
-            admit_max_rows_per_unit(self.max_rows_per_unit)
-        admit_class_weight(self.class_weight)
+        self._unit()
+        admit_class_weight(self._class_weight())
         bounded(self.max_sample_weight)
+        self.make_loss()
+
+    def fit(self, X: Any, y: Any, groups: Any = None, *, sample_weight: Any = None, absent: int = 0) -> Self:
+        """Train privately on rows X (n, d), dense or CSR, and targets y (n,): labels, or numbers.
+
+        `groups` (n,) tells whose each row is, by any value. A person's loss is then the mean of that person's rows', of which at
+        most `max_rows_per_unit` are used, spread evenly; what is said of a record, such as `public_size`, is said of a person.
+        `sample_weight` (n,): how much each row counts, up to the public `max_sample_weight`; as private as the rows.
+        `absent` further records have no usable row or target: they contribute nothing and are counted, which matters where the
+        number of records is public.
+        Raises ValueError for unusable input before anything is charged. Whatever fails later, the charge stands.
+        """
+        self._check_parameters()
+        with all_or_nothing(self):
+            self._fit(X, y, groups, absent, sample_weight)
+        return self
+
+    def _unit(self) -> PrivacyUnit:
+        """What neighbouring data sets differ in: of models without `max_rows_per_unit` one row."""
+        return RECORD
+
+    def _neighbours(self) -> Any:
+        """Which features are next to each other on a curve: of models without that parameter none."""
+        return ()
+
+    def _class_weight(self) -> Mapping[Any, float] | None:
+        """Public weights of labels: of models without that parameter none."""
+        return None
 
     #: whether targets are numbers, not labels
     _numeric: ClassVar[bool] = True
@@ -153,7 +180,7 @@ class PrivateLinearModel(TakesMethod):
         present = None
         if groups is not None and "max_rows_per_unit" not in self.get_params(deep=False):
             raise ValueError(f"Expected no groups for {type(self).__name__}: it has no proof for persons of several rows.")
-        number, records = admit_groups(groups, X.shape[0], self.max_rows_per_unit)
+        number, records = admit_groups(groups, X.shape[0], self._unit())
         records += absent
         if check.integer("absent", absent, minimum=0):
             present = np.arange(X.shape[0] + absent) < X.shape[0]
@@ -172,7 +199,7 @@ class PrivateLinearModel(TakesMethod):
 
     def _fit_parts(self, table: PartedTable, groups: Any, absent: int) -> Release:
         """The same on rows that live in parts elsewhere, where they are validated."""
-        if groups is not None or self.max_rows_per_unit is not None:
+        if groups is not None or self._unit() != RECORD:
             raise ValueError("Expected no groups with rows in parts: the rows of a person may be in several of them.")
         if absent:
             raise ValueError(f"Expected absent=0 with rows in parts, got {absent}.")
@@ -264,7 +291,9 @@ class PrivateLinearModel(TakesMethod):
 
     #: what makes a mechanism for each of several parts of the records of one for all, and the objective that they share; its
     #: parameters are those of several models
-    _split: Callable[[Mechanism, LinearObjective, int], tuple[Mechanism, LinearObjective]] | None = None
+    _split: Callable[[Mechanism, LinearObjective, int], tuple[Mechanism, LinearObjective]] | None = dataclasses.field(
+        default=None, init=False
+    )
 
     def _hold(self, theta: Array, objective: LinearObjective) -> None:
         """Keep the parameters of one model, or one for each class, as coefficients."""
@@ -284,12 +313,12 @@ class PrivateLinearModel(TakesMethod):
     @property
     def _weighs(self) -> bool:
         """Whether records count for more or less."""
-        return self.class_weight is not None or self.max_sample_weight is not None
+        return self._class_weight() is not None or self.max_sample_weight is not None
 
     def _weights(self, size: int, index: NDArray[Any] | None, sample_weight: Any) -> tuple[Array | None, list[Assumption]]:
         """(size,) weights in [0, 1] of records, of the classes `index` (size,) where there are some, and what a certificate says
         of them; None where all count alike."""
-        by_class, most = admit_class_weight(self.class_weight), bounded(self.max_sample_weight)
+        by_class, most = admit_class_weight(self._class_weight()), bounded(self.max_sample_weight)
         if by_class is None and most is None and sample_weight is None:
             return None, []
         weights = admit_weights(size, sample_weight, most)
@@ -298,13 +327,13 @@ class PrivateLinearModel(TakesMethod):
         return weights, weight_assumptions(by_class, most)
 
     @abstractmethod
-    def _loss(self) -> Loss:
-        """The loss of one model, by this estimator's parameters."""
+    def make_loss(self) -> Loss:
+        """The loss of one model, by this estimator's parameters. ValueError for parameters that it cannot be made of."""
 
     def task(self, features: int, classes: int = 0, public_size: int | None = None) -> Task:
         """What a fit on rows of so many features learns; `classes` = 0 for regression. `public_size` stands for the number of
         records where that is public; None: as set."""
-        loss = self._loss()
+        loss = self.make_loss()
         return Task(
             loss=Weighted(loss) if self._weighs else loss,
             features=features,
@@ -313,8 +342,8 @@ class PrivateLinearModel(TakesMethod):
             intercept_scale=(self.intercept_scale or 0.5 * self.data_norm) if self.fit_intercept else 0.0,
             relation=Relation(self.relation),
             public_size=public_size or self.public_size,
-            max_rows_per_unit=self.max_rows_per_unit,
-            neighbours=() if self.neighbours is None else self.neighbours,
+            unit=self._unit(),
+            neighbours=self._neighbours(),
         )
 
     def mechanism_for(self, features: int, classes: int = 2, public_size: int | None = None) -> tuple[Mechanism, LinearObjective]:
@@ -359,33 +388,44 @@ class PrivateLinearModel(TakesMethod):
         return method, mechanism, objective
 
     @abstractmethod
-    def _scored(self, truth: NDArray[Any], answers: NDArray[Any], weights: Array | None) -> float:
+    def _metric(self, truth: NDArray[Any], answers: NDArray[Any], weights: Array | None) -> float:
         """The metric of `score` for targets (n,), answers of `predict` (n,), and weights (n,), of rows in memory."""
 
     def _scores(self, X: Any) -> Array:
         """Predictions x̂ᵀw + intercept for rows scaled to norm ≤ data_norm: (n,) or (n, K)."""
         check_is_fitted(self)
         X = self._rows_alike(X)
-        rows = replace(self.objective_, max_rows_per_unit=None)  # each answered by itself
+        rows = replace(self.objective_, unit=RECORD)  # each answered by itself
         records = rows.records(X, np.zeros(X.shape[0]), keep=False)
         parts = [(batch.rows @ np.atleast_2d(self.coef_).T) * batch.units[:, None] for batch in records.batches()]
         scores = np.concatenate(parts) + self.intercept_
         return np.ascontiguousarray(scores[:, 0]) if scores.shape[1] == 1 else scores
 
 
-def admit_groups(groups: Any, rows: int, max_rows_per_unit: int | None) -> tuple[NDArray[np.intp] | None, int]:
+@dataclass(kw_only=True, eq=False, repr=False)
+class WithMechanism(PrivateLinearModel):
+    """Models that are trained by any mechanism that there is, also of persons with several rows."""
+
+    mechanism: str | Method = "auto"
+    max_rows_per_unit: int | None = None
+
+    def _unit(self) -> PrivacyUnit:
+        return PrivacyUnit(self.max_rows_per_unit)
+
+
+def admit_groups(groups: Any, rows: int, unit: PrivacyUnit) -> tuple[NDArray[np.intp] | None, int]:
     """Whose each row is (n,), as numbers of persons, and how many persons there are; without groups None, and the number of rows.
 
     ValueError for groups that are no column of known values, or without `max_rows_per_unit`, and the other way round.
     """
     if groups is None:
-        if max_rows_per_unit is not None:
+        if unit != RECORD:
             raise ValueError("Expected groups with max_rows_per_unit: fit(X, y, groups=ids), whose each row is.")
         return None, rows
-    if max_rows_per_unit is None:
+    if unit == RECORD:
         raise ValueError("Expected max_rows_per_unit with groups: the most rows used of a person, a public number such as 64.")
     number, persons = numbered(groups, rows)
-    if max_rows_per_unit > 1:
+    if unit.several_rows:
         remind_of_persons(persons, rows, stacklevel=5)
     return number, persons
 

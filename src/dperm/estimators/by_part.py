@@ -19,7 +19,7 @@ from dperm.distributed import parted_table
 from dperm.estimators.base import PrivateLinearModel, all_or_nothing
 from dperm.estimators.records import beside
 from dperm.mechanisms import ByPart, Mechanism
-from dperm.objectives import LinearObjective
+from dperm.objectives import RECORD, LinearObjective
 from dperm.privacy import Certificate
 
 
@@ -175,7 +175,7 @@ class DPByPart(MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self, "models_")
         model: Any = next(iter(self.models_.values()))
         rows = model._rows_alike(X)
-        plain = replace(self.objective_, max_rows_per_unit=None)
+        plain = replace(self.objective_, unit=RECORD)
         place = plain.records(rows, np.zeros(rows.shape[0]), keep=False).places(list(self.fit_by.values()))
         names = np.empty(len(self.fit_by) + 1, dtype=object)
         names[:] = [*self.fit_by, None]
@@ -195,7 +195,7 @@ class DPByPart(MetaEstimatorMixin, BaseEstimator):
         part."""
         truth, weights = beside(answers := self.predict(X), y, sample_weight)
         model: Any = next(iter(self.models_.values()))
-        return model._scored(truth, answers, weights)
+        return model._metric(truth, answers, weights)
 
     @available_if(lambda self: hasattr(self.estimator, "predict_proba"))  # pyright: ignore[reportUntypedFunctionDecorator]
     def predict_proba(self, X: Any) -> NDArray[Any]:

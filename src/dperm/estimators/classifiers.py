@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,12 +15,12 @@ from dperm import _validate as check
 from dperm._types import Array
 from dperm.distributed.sums import PartSums
 from dperm.distributed.table import by_part, of_dask, refuse_dask
-from dperm.estimators.base import PrivateLinearModel, all_or_nothing
+from dperm.estimators.base import WithMechanism
 from dperm.estimators.records import HeldOut, admit_labels, admit_records, beside
 from dperm.estimators.scores import accuracy_of_parts
 from dperm.mechanisms import Auto, Coordinate, Method, Objective
 from dperm.objectives import Hinge, Huber, Logistic, Loss
-from dperm.privacy import Assumption, Risk
+from dperm.privacy import Assumption
 
 if TYPE_CHECKING:
     from dperm.utility import UtilityCurve
@@ -27,25 +28,19 @@ if TYPE_CHECKING:
 _L1_SHARES = {"l1": 1.0, "l2": 0.0, "elasticnet": 0.5}  # of penalties
 
 
-class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
-    """Labels, one-vs-rest or softmax, and decisions."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class PrivateLinearClassifier(ClassifierMixin, WithMechanism):
+    """Base of the classifiers: labels, one-vs-rest or softmax, and decisions."""
 
-    classes: ArrayLike | None
+    classes: ArrayLike | None = None
+    class_weight: Mapping[Any, float] | None = None
+    neighbours: Sequence[tuple[int, int]] | None = None
 
-    def fit(self, X: Any, y: Any, groups: Any = None, *, sample_weight: Any = None, absent: int = 0) -> Self:
-        """Train privately on rows X (n, d), dense or CSR, and labels y (n,).
+    def _class_weight(self) -> Mapping[Any, float] | None:
+        return self.class_weight
 
-        `groups` (n,) tells whose each row is, by any value. A person's loss is then the mean of that person's rows', of which at
-        most `max_rows_per_unit` are used, spread evenly; what is said of a record, such as `public_size`, is said of a person.
-        `sample_weight` (n,): how much each row counts, up to the public `max_sample_weight`; as private as the rows.
-        `absent` further records have no usable row or label: they contribute nothing and are counted, which matters where the
-        number of records is public.
-        Raises ValueError for unusable input before anything is charged. Whatever fails later, the charge stands.
-        """
-        self._check_parameters()
-        with all_or_nothing(self):
-            self._fit(X, y, groups, absent, sample_weight)
-        return self
+    def _neighbours(self) -> Sequence[tuple[int, int]]:
+        return () if self.neighbours is None else self.neighbours
 
     _numeric = False
 
@@ -125,15 +120,16 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         if of_dask(X):
             return accuracy_of_parts(self.predict, PartSums(X, y, sample_weight))
         truth, weights = beside(answers := self.predict(X), y, sample_weight)
-        return self._scored(truth, answers, weights)
+        return self._metric(truth, answers, weights)
 
-    def _scored(self, truth: NDArray[Any], answers: NDArray[Any], weights: Array | None) -> float:
+    def _metric(self, truth: NDArray[Any], answers: NDArray[Any], weights: Array | None) -> float:
         from sklearn.metrics import accuracy_score
 
         return float(accuracy_score(truth, answers, sample_weight=weights))
 
 
-class DPLogisticRegression(_PrivateLinearClassifier):
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPLogisticRegression(PrivateLinearClassifier):
     """Differentially private logistic regression.
 
     Parameters
@@ -176,46 +172,10 @@ class DPLogisticRegression(_PrivateLinearClassifier):
     True
     """
 
-    def __init__(
-        self,
-        epsilon: float | Risk = 1.0,
-        delta: float = 1e-5,
-        *,
-        mechanism: str | Method = "auto",
-        penalty: str | None = None,
-        alpha: float = 1e-3,
-        data_norm: float = 1.0,
-        relation: str = "add_or_remove_one",
-        classes: ArrayLike | None = None,
-        class_weight: Mapping[Any, float] | None = None,
-        max_sample_weight: float | None = None,
-        public_size: int | None = None,
-        max_rows_per_unit: int | None = None,
-        neighbours: Sequence[tuple[int, int]] | None = None,
-        fit_intercept: bool = True,
-        intercept_scale: float | None = None,
-        label: str = "",
-        random_state: Any = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.mechanism = mechanism
-        self.penalty = penalty
-        self.alpha = alpha
-        self.data_norm = data_norm
-        self.relation = relation
-        self.classes = classes
-        self.class_weight = class_weight
-        self.max_sample_weight = max_sample_weight
-        self.public_size = public_size
-        self.max_rows_per_unit = max_rows_per_unit
-        self.neighbours = neighbours
-        self.fit_intercept = fit_intercept
-        self.intercept_scale = intercept_scale
-        self.label = label
-        self.random_state = random_state
+    penalty: str | None = None
+    alpha: float = 1e-3
 
-    def _loss(self) -> Loss:
+    def make_loss(self) -> Loss:
         return Logistic()
 
     def _method(self) -> Method:
@@ -241,7 +201,8 @@ class DPLogisticRegression(_PrivateLinearClassifier):
         return np.where(total > 0, separate / np.where(total > 0, total, 1.0), 1.0 / scores.shape[1])
 
 
-class DPLinearSVC(_PrivateLinearClassifier):
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPLinearSVC(PrivateLinearClassifier):
     """Differentially private linear support vector machine with the Huber hinge of `half_width`, or with 0 the plain hinge; more
     than two classes have a model each.
 
@@ -249,42 +210,7 @@ class DPLinearSVC(_PrivateLinearClassifier):
     closer to the hinge and needs more regularisation. The plain hinge has none: it is for gradient perturbation.
     """
 
-    def __init__(
-        self,
-        epsilon: float | Risk = 1.0,
-        delta: float = 1e-5,
-        *,
-        half_width: float = 0.5,
-        mechanism: str | Method = "auto",
-        data_norm: float = 1.0,
-        relation: str = "add_or_remove_one",
-        classes: ArrayLike | None = None,
-        class_weight: Mapping[Any, float] | None = None,
-        max_sample_weight: float | None = None,
-        public_size: int | None = None,
-        max_rows_per_unit: int | None = None,
-        neighbours: Sequence[tuple[int, int]] | None = None,
-        fit_intercept: bool = True,
-        intercept_scale: float | None = None,
-        label: str = "",
-        random_state: Any = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.half_width = half_width
-        self.mechanism = mechanism
-        self.data_norm = data_norm
-        self.relation = relation
-        self.classes = classes
-        self.class_weight = class_weight
-        self.max_sample_weight = max_sample_weight
-        self.public_size = public_size
-        self.max_rows_per_unit = max_rows_per_unit
-        self.neighbours = neighbours
-        self.fit_intercept = fit_intercept
-        self.intercept_scale = intercept_scale
-        self.label = label
-        self.random_state = random_state
+    half_width: float = 0.5
 
-    def _loss(self) -> Loss:
+    def make_loss(self) -> Loss:
         return Huber(self.half_width) if check.non_negative("half_width", self.half_width) else Hinge()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -26,6 +26,7 @@ from dperm.gradient import Policy
 from dperm.gradient.recipes import budgeted_recipe, dp_sgd, dpis, full_batch_descent
 from dperm.gradient.sampling import samplings
 from dperm.mechanisms import Gradient, Method, method_of
+from dperm.objectives import PrivacyUnit
 from dperm.privacy import Relation, Risk
 from dperm.release import Source
 
@@ -40,17 +41,19 @@ _LAYERS, _WIDEST = 100, 1_000_000
 _ACTIVATIONS = ("tanh", "relu", "gelu")
 
 
-class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
+@dataclass(kw_only=True, eq=False, repr=False)
+class PrivateNetworkClassifier(ClassifierMixin, TakesMethod, ABC):
     """Labels, fitting and prediction; subclasses make the module. Computes in the precision of the training rows."""
 
-    epsilon: float | Risk
-    delta: float
-    relation: str
-    classes: ArrayLike | None
-    public_size: int | None
-    max_rows_per_unit: int | None
-    label: str
-    random_state: Any
+    epsilon: float | Risk = 1.0
+    delta: float = 1e-5
+    mechanism: str | Method = "gradient"
+    relation: str = "add_or_remove_one"
+    classes: ArrayLike | None = None
+    public_size: int | None = None
+    max_rows_per_unit: int | None = None
+    label: str = ""
+    random_state: Any = None
 
     @abstractmethod
     def module_of(self, features: int, classes: int) -> nn.Module:
@@ -70,7 +73,7 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
         if not isinstance(self.epsilon, Risk):
             check.positive("epsilon", self.epsilon)
         check.fraction("delta", self.delta)
-        recipe = _Recipe.of(method_of(self.mechanism), self.max_rows_per_unit)
+        recipe = _Recipe.of(method_of(self.mechanism), PrivacyUnit(self.max_rows_per_unit))
         check.choice("relation", self.relation, [relation.value for relation in Relation])
         if check.integer("absent", absent, minimum=0) and (self.relation == "replace_one" or self.public_size is not None):
             raise ValueError(
@@ -91,7 +94,7 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
         self.classes_, index, labels = admit_labels(y, self.classes)
         settings = {name: value for name, value in self.get_params(deep=False).items() if name not in ("random_state", "module")}
         settings = copy.deepcopy(settings)  # lists may change; and what cannot be copied fails now
-        number, _ = admit_groups(groups, len(X), self.max_rows_per_unit)
+        number, _ = admit_groups(groups, len(X), PrivacyUnit(self.max_rows_per_unit))
         with torch.random.fork_rng(devices=[]):
             if self.random_state is not None and not isinstance(self.random_state, Source):
                 torch.manual_seed(_seed(self.random_state))
@@ -117,7 +120,9 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
 
     def trainer_for(self, features: int, classes: int) -> PrivateTrainer:
         """The trainer of a fit on rows of so many features and labels of so many classes, before it has seen records."""
-        return self._trainer(self.module_of(features, classes), _Recipe.of(method_of(self.mechanism), self.max_rows_per_unit))
+        return self._trainer(
+            self.module_of(features, classes), _Recipe.of(method_of(self.mechanism), PrivacyUnit(self.max_rows_per_unit))
+        )
 
     def _trainer(self, module: nn.Module, recipe: _Recipe) -> PrivateTrainer:
         import torch
@@ -176,6 +181,7 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
         return float(accuracy_score(truth, answers, sample_weight=weights))
 
 
+@dataclass(eq=False, repr=False)
 class DPTorchClassifier(PrivateNetworkClassifier):
     """Any torch module as a private classifier.
 
@@ -198,30 +204,7 @@ class DPTorchClassifier(PrivateNetworkClassifier):
     history_ : ε so far, by epoch. trace_ : public numbers of the run; its "epochs" are what DPIS chose (none of DP-SGD).
     """
 
-    def __init__(
-        self,
-        module: Callable[[int, int], nn.Module] | nn.Module,
-        epsilon: float | Risk = 1.0,
-        delta: float = 1e-5,
-        *,
-        mechanism: str | Method = "gradient",
-        relation: str = "add_or_remove_one",
-        classes: ArrayLike | None = None,
-        public_size: int | None = None,
-        max_rows_per_unit: int | None = None,
-        label: str = "",
-        random_state: Any = None,
-    ) -> None:
-        self.module = module
-        self.epsilon = epsilon
-        self.delta = delta
-        self.mechanism = mechanism
-        self.relation = relation
-        self.classes = classes
-        self.public_size = public_size
-        self.max_rows_per_unit = max_rows_per_unit
-        self.label = label
-        self.random_state = random_state
+    module: Callable[[int, int], nn.Module] | nn.Module
 
     def module_of(self, features: int, classes: int) -> nn.Module:
         from torch import nn
@@ -229,6 +212,7 @@ class DPTorchClassifier(PrivateNetworkClassifier):
         return copy.deepcopy(self.module) if isinstance(self.module, nn.Module) else self.module(features, classes)
 
 
+@dataclass(eq=False, repr=False)
 class DPMLPClassifier(PrivateNetworkClassifier):
     """A private multi-layer perceptron. Scale features first, by public ranges (`PublicRangeScaler`).
 
@@ -243,32 +227,8 @@ class DPMLPClassifier(PrivateNetworkClassifier):
     module_ : the trained network, a torch module in eval mode. The others are those of `DPTorchClassifier`.
     """
 
-    def __init__(
-        self,
-        hidden_layer_sizes: Sequence[int] | int = (32,),
-        activation: str = "tanh",
-        epsilon: float | Risk = 1.0,
-        delta: float = 1e-5,
-        *,
-        mechanism: str | Method = "gradient",
-        relation: str = "add_or_remove_one",
-        classes: ArrayLike | None = None,
-        public_size: int | None = None,
-        max_rows_per_unit: int | None = None,
-        label: str = "",
-        random_state: Any = None,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.epsilon = epsilon
-        self.delta = delta
-        self.mechanism = mechanism
-        self.relation = relation
-        self.classes = classes
-        self.public_size = public_size
-        self.max_rows_per_unit = max_rows_per_unit
-        self.label = label
-        self.random_state = random_state
+    hidden_layer_sizes: Sequence[int] | int = (32,)
+    activation: str = "tanh"
 
     def module_of(self, features: int, classes: int) -> nn.Module:
         from torch import nn
@@ -292,10 +252,10 @@ class _Recipe:
     """Gradient perturbation of a network, with what its settings leave open."""
 
     method: Gradient
-    max_rows_per_unit: int | None = None
+    unit: PrivacyUnit
 
     @classmethod
-    def of(cls, method: Method, max_rows_per_unit: int | None = None) -> _Recipe:
+    def of(cls, method: Method, unit: PrivacyUnit) -> _Recipe:
         if not isinstance(method, Gradient):
             raise ValueError(f"Expected mechanism='gradient' or a Gradient for a network, got {method!r}: others need convexity.")
         if method.claimed:
@@ -304,7 +264,7 @@ class _Recipe:
             )
         if method.strong_convexity is not None:
             raise ValueError("Expected no strong_convexity for a network, which has none.")
-        return cls(method, max_rows_per_unit)
+        return cls(method, unit)
 
     @property
     def learning_rate(self) -> float:
@@ -319,14 +279,14 @@ class _Recipe:
         return {"epochs": self.method.epochs or 20, "clipping_norm": self.method.clipping_norm or 1.0}
 
     def _drawn(self, noise_multiplier: float, public_size: int) -> Policy:
-        size = samplings()[self.method.sampling].drawn_from(public_size, self.max_rows_per_unit)
+        size = samplings()[self.method.sampling].drawn_from(public_size, self.unit)
         batch = self.method.expected_batch_size or min(256.0, size / 4)
         plan = dp_sgd(
             noise_multiplier=noise_multiplier,
             public_size=public_size,
             expected_batch_size=batch,
             sampling=self.method.sampling,
-            max_rows_per_unit=self.max_rows_per_unit,
+            max_rows_per_unit=self.unit.max_rows,
             **self._common,
         )
         return self.method.shaped(plan)

@@ -138,7 +138,7 @@ def _read(data: dict[str, Any]) -> Model:
         settings["epsilon"] = Risk(**settings["epsilon"])
     if not isinstance(data["extra"], dict):
         raise ValueError("expected extra to be a table")
-    kinds = {kind.__name__: kind for kind in (*members(PrivateLinearModel), DPMLPClassifier)}
+    kinds: dict[str, Any] = {kind.__name__: kind for kind in (*members(PrivateLinearModel), DPMLPClassifier)}
     if data["kind"] not in kinds:
         raise ValueError(f"this version has no {data['kind']}")
     model: Model = kinds[data["kind"]](**settings)

@@ -173,7 +173,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
         check.plain_numbers(self, ("epsilon", "delta", "tries"))
         remind_of_budget(check.positive("epsilon", self.epsilon), check.fraction("delta", self.delta), stacklevel=4)
         check.choice("how", self.how, get_args(How))
-        if self.estimator.max_rows_per_unit is not None:
+        if self.estimator.get_params(deep=False).get("max_rows_per_unit") is not None:
             raise ValueError(
                 "Expected an estimator without max_rows_per_unit: a search has no proof for persons of several rows."
             )

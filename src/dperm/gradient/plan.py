@@ -132,9 +132,9 @@ class Plan(Policy):
     def refuse(self, objective: Any, records: int) -> None:
         self.sampler.refuse(records)
         rows = self.sampler.slots
-        if self.sampler.by_rows and objective.facts.max_rows_per_unit != rows:
+        if self.sampler.by_rows and objective.facts.unit.max_rows != rows:
             raise ValueError(
-                f"Expected max_rows_per_unit={rows}, of which the sampler draws some, got {objective.facts.max_rows_per_unit}."
+                f"Expected max_rows_per_unit={rows}, of which the sampler draws some, got {objective.facts.unit.max_rows}."
             )
 
     @property

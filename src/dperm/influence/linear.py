@@ -53,7 +53,7 @@ class LinearInfluence:
             raise ValueError(f"Expected theta of shape ({objective.dimension},), got {self.theta.shape}.")
         if objective.radius is not None and np.linalg.norm(self.theta) > objective.radius * (1 - _AT_THE_EDGE):
             raise ValueError(f"The ball ‖θ‖ ≤ {objective.radius:g} holds the minimiser: influence is about free ones.")
-        if objective.grouped:
+        if objective.unit.several_rows:
             raise ValueError("Expected one row a record: the influence of persons with several rows is not known here.")
         self.objective, self.records = objective, records.relabelled(objective.loss.admit(records.targets))
 

@@ -112,7 +112,7 @@ class Mechanism(ABC):
 
     def refuse_groups(self, facts: PublicFacts) -> None:
         """ValueError where records are persons of several rows, and this, or a mechanism that it runs, has no proof for them."""
-        if not facts.grouped:
+        if not facts.unit.several_rows:
             return
         if not self.grouped:
             raise ValueError(
@@ -214,7 +214,7 @@ class Mechanism(ABC):
                 f"Expected at most {most:,} records, up to which this mechanism's rounding is bounded, got {len(records):,}: "
                 "state public_size."
             )
-        if records.max_rows_per_unit != objective.max_rows_per_unit:
+        if records.unit != objective.unit:
             raise ValueError("Expected records made by this objective's `records`: they hold other numbers of rows a person.")
         if records.features != objective.features:
             raise ValueError(f"Expected records with the objective's {objective.features} features, got {records.features}.")
@@ -272,11 +272,11 @@ _NOT_CHARGED = (statements.settings("hyper-parameters", "features", "ranges"), s
 
 
 def _common_assumptions(facts: PublicFacts, averaged: bool) -> list[Assumption]:
-    person = [statements.ONE_RECORD] if facts.max_rows_per_unit is None else statements.persons(facts.max_rows_per_unit, averaged)
+    most = facts.unit.max_rows
+    person = [statements.ONE_RECORD] if most is None else statements.persons(most, averaged)
     assumptions = [*person, statements.row_norm(facts.data_norm)]
     if facts.public_size is not None:
-        whom = "records" if facts.max_rows_per_unit is None else "persons"
-        assumptions.append(statements.known_size(facts.public_size, whom=whom))
+        assumptions.append(statements.known_size(facts.public_size, whom=facts.unit.whom))
     if facts.foreign_loss is not None:
         assumptions.append(statements.foreign_loss(facts.foreign_loss))
     return assumptions

@@ -14,7 +14,7 @@ from dperm import _validate as check
 from dperm._types import Array
 from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.extremes import Extreme
-from dperm.objectives import LinearObjective, PublicFacts, Records
+from dperm.objectives import RECORD, LinearObjective, PublicFacts, Records
 from dperm.privacy import Assumption, Relation
 from dperm.privacy.certificates import assumptions as statements
 from dperm.privacy.events import Disjoint
@@ -156,7 +156,7 @@ class ByPart(Mechanism):
             return []
         found: list[Extreme] = []
         for (part, own), column in dict(zip(self._parts, self.columns, strict=True)).items():
-            narrower = replace(own, features=len(others), max_rows_per_unit=objective.max_rows_per_unit)
+            narrower = replace(own, features=len(others), unit=objective.unit)
             lift = np.zeros((len(others) + 1, objective.features))
             lift[range(len(others)), others] = math.sqrt(1 - _MARK**2)
             lift[-1, column] = _MARK * objective.data_norm
@@ -171,7 +171,7 @@ class ByPart(Mechanism):
         sizes = [each.public_size for each in self.objectives if each.public_size is not None]
         known = [statements.known_sizes(sizes)] if sizes and facts.public_size is None else []
         return (
-            *statements.parts_of_records(len(self.columns), facts.max_rows_per_unit is not None),
+            *statements.parts_of_records(len(self.columns), facts.unit != RECORD),
             *known,
             *dict.fromkeys(resting),
         )
@@ -187,5 +187,5 @@ class ByPart(Mechanism):
 
 def _made_by(objective: LinearObjective) -> tuple[Any, ...]:
     """What records are made by, and what is learnt from them."""
-    records = (objective.features, objective.data_norm, objective.intercept_scale, objective.max_rows_per_unit)
+    records = (objective.features, objective.data_norm, objective.intercept_scale, objective.unit)
     return type(objective), objective.loss, objective.relation, *records

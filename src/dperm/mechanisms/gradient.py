@@ -99,7 +99,7 @@ class GradientPerturbation(Mechanism):
         return not self.plan.by_rows
 
     def refuse_groups(self, facts: PublicFacts) -> None:
-        if facts.grouped and not self.plan.grouped:
+        if facts.unit.several_rows and not self.plan.grouped:
             raise ValueError(
                 f"Expected one row a person for {self.name}: it has no proof for persons of several rows. Use one row of "
                 "each (max_rows_per_unit=1), or Poisson sampling or full batches."
@@ -183,7 +183,7 @@ class Gradient(Method):
 
     def at(self, facts: PublicFacts, budget: Budget, models: int, noise_multiplier: float) -> Mechanism:
         """With this noise, whatever it costs. To the rules the models of all classes are one."""
-        if self._sampler.by_rows and not facts.grouped:
+        if self._sampler.by_rows and not facts.unit.several_rows:
             raise ValueError(
                 "Expected persons of several rows with sampling='rows' (groups and max_rows_per_unit, or a schema's unit)."
             )
@@ -231,7 +231,7 @@ class Gradient(Method):
         size, batch = facts.public_size, self.expected_batch_size
         if batch is None or size is None:
             return self
-        most = self._sampler.largest_batch(size, facts.max_rows_per_unit)
+        most = self._sampler.largest_batch(size, facts.unit)
         return replace(self, expected_batch_size=most) if batch > most else self
 
     def _one_model(self, models: int) -> None:

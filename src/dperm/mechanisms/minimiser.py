@@ -40,7 +40,7 @@ def certain_tolerance(facts: PublicFacts, strong_convexity: float, noise_std: fl
     """
     linear, farthest = _farthest(facts, strong_convexity, noise_std)
     assert facts.size_limit is not None and facts.loss_at_zero is not None
-    steep, curved, rows = facts.lipschitz, facts.smoothness, facts.size_limit * (facts.max_rows_per_unit or 1)  # each row rounds
+    steep, curved, rows = facts.lipschitz, facts.smoothness, facts.size_limit * facts.unit.rows  # each row rounds
     penalty = strong_convexity * (1 + facts.roughness)
     row = 32 * steep + 4 * curved / facts.data_norm * (1 + facts.loss_at_zero)
     row += (8 + facts.dimension / 128) * curved * farthest

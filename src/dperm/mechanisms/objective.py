@@ -117,7 +117,7 @@ class ObjectivePerturbation(Mechanism):
             self.strong_convexity,
             facts.relation,
             loss=None if self.calibration == "generic" else facts.loss,
-            many=facts.grouped,
+            many=facts.unit.several_rows,
         )
 
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
@@ -241,7 +241,9 @@ def _rule(facts: PublicFacts, epsilon: float, delta: float, calibration: Calibra
 
     def noise_at(modulus: float) -> float:
         def event(noise: float) -> Event:
-            part = ObjectivePerturbationEvent(noise, 1.0, curved, modulus / steep**2, facts.relation, loss, many=facts.grouped)
+            part = ObjectivePerturbationEvent(
+                noise, 1.0, curved, modulus / steep**2, facts.relation, loss, many=facts.unit.several_rows
+            )
             return SelfComposed(part, copies)
 
         try:
@@ -256,7 +258,7 @@ def _kifer_std(facts: PublicFacts, epsilon: float, delta: float, modulus: float 
     """σ of Theorem 2, valid for add/remove only (docs/errata.md)."""
     if facts.relation is not Relation.ADD_OR_REMOVE_ONE:
         raise ValueError("Expected relation='add_or_remove_one' for calibration='kifer': its proof bounds L, not 2L.")
-    if facts.grouped:
+    if facts.unit.several_rows:
         raise ValueError("Expected one row a person for calibration='kifer': its proof is of Hessians of rank one.")
     least = 2 * facts.smoothness / epsilon
     if modulus < least * (1 - 1e-12):

@@ -105,7 +105,7 @@ class GradientSettings:
         signal = signal_to_noise(facts, epsilon, delta)
         assert facts.public_size is not None
         sampler = samplings().get(sampling, FullBatch)
-        size = sampler.drawn_from(facts.public_size, facts.max_rows_per_unit)
+        size = sampler.drawn_from(facts.public_size, facts.unit)
         # importance sampling draws more often than b/n: smaller batches leave it room
         usual = max(512.0, (epochs or 60.0) * size / _MOST_STEPS)
         batch = expected_batch_size or min(usual, size / (16 if sampling == "importance" else 4))
@@ -150,7 +150,7 @@ def gradient_plan(
             expected_batch_size=chosen.expected_batch_size,
             epochs=chosen.epochs,
             sampling=sampling,
-            max_rows_per_unit=facts.max_rows_per_unit,
+            max_rows_per_unit=facts.unit.max_rows,
             **common,
         )
 

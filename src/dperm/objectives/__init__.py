@@ -10,12 +10,13 @@ from dperm.objectives.per_example import Objective, Pass
 from dperm.objectives.poisson import PoissonLoss
 from dperm.objectives.problem import RegularisedSum
 from dperm.objectives.quantile import QuantileLoss
-from dperm.objectives.records import Batch, Records
+from dperm.objectives.records import RECORD, Batch, PrivacyUnit, Records
 from dperm.objectives.roughness import Roughness
 from dperm.objectives.task import Task
 from dperm.objectives.weighted import Weighted
 
 __all__ = [
+    "RECORD",
     "Batch",
     "GroupedRecords",
     "Hinge",
@@ -30,6 +31,7 @@ __all__ = [
     "PartsChangedError",
     "Pass",
     "PoissonLoss",
+    "PrivacyUnit",
     "PublicFacts",
     "QNormHinge",
     "QuantileLoss",

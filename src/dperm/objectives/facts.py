@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dperm import _validate as check
+from dperm.objectives.records import RECORD, PrivacyUnit
 from dperm.privacy.events import Relation
 
 
@@ -19,7 +20,7 @@ class PublicFacts:
     `loss` names a loss with a sharp bound; `target_bound` bounds a regression target; `public_size` is None where the
     number of records is private and unstated. `size_limit` is the number of records up to which the rounding of a minimiser is
     bounded, `loss_at_zero` bounds how far a record's loss at θ = 0 lies above its least. `foreign_loss` names a loss that dperm
-    did not write. With `max_rows_per_unit` a record is a person of at most so many rows. `roughness` bounds the penalty on
+    did not write. `unit` is what neighbours differ in. `roughness` bounds the penalty on
     roughness: its largest eigenvalue, and what rounding makes of it (`Roughness.rounding`). ValueError for finite constants of a
     loss with which doubles cannot work.
     """
@@ -37,7 +38,7 @@ class PublicFacts:
     size_limit: int | None = None
     loss_at_zero: float | None = None
     foreign_loss: str | None = None
-    max_rows_per_unit: int | None = None
+    unit: PrivacyUnit = RECORD
     roughness: float = 0.0
 
     def __post_init__(self) -> None:
@@ -45,12 +46,8 @@ class PublicFacts:
             if getattr(self, name) < math.inf:
                 check.scale(f"the loss's {name}", getattr(self, name))
 
-    @property
-    def grouped(self) -> bool:
-        """Whether a record's loss may be the mean of several rows'."""
-        return (self.max_rows_per_unit or 1) > 1
-
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; None where a constant is infinite."""
         values = {name: None if value in (math.inf, -math.inf) else value for name, value in asdict(self).items()}
-        return {**values, "relation": self.relation.value}
+        del values["unit"]
+        return {**values, "relation": self.relation.value, "max_rows_per_unit": self.unit.max_rows}

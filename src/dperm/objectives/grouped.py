@@ -13,22 +13,10 @@ from dperm import _validate as check
 from dperm._column import column, is_missing
 from dperm._types import Array
 from dperm.objectives.per_example import Pass
-from dperm.objectives.records import EXACT_ROWS, Batch, Records, admit_shape, known
+from dperm.objectives.records import EXACT_ROWS, Batch, PrivacyUnit, Records, admit_shape, known
 from dperm.release.grid import power_below
 
 _HAIR = 1 - 2.0**-40  # weights and lengths are a hair less than they might be: products with them are rounded
-
-
-def admit_max_rows_per_unit(most: Any) -> int:
-    """The most rows that are used of a person. ValueError for more than a batch holds."""
-    if isinstance(most, bool | np.bool_):
-        raise TypeError(f"Expected max_rows_per_unit to be a number, got {most!r}.")
-    most = check.integer("max_rows_per_unit", most)
-    if most > EXACT_ROWS:
-        raise ValueError(
-            f"Expected max_rows_per_unit of at most {EXACT_ROWS:,}, got {most:,}: of persons with more, some rows are used."
-        )
-    return most
 
 
 def numbered(groups: Any, rows: int) -> tuple[NDArray[np.intp], int]:
@@ -98,7 +86,7 @@ def grouped_records(
         chosen = chosen[order]
         assert len(chosen) == persons
         records = Records(rows[chosen], targets[chosen], data_norm, constant, present=~empty, keep=keep)
-        records.max_rows_per_unit = 1
+        records.unit = PrivacyUnit(1)
         return records
     return GroupedRecords(rows[kept], targets[kept], data_norm, constant, starts=starts, most=most, keep=keep)
 
@@ -144,7 +132,7 @@ class GroupedRecords(Records):
         keep: bool = True,
     ) -> None:
         self.starts, self.most = starts, most
-        self.max_rows_per_unit = most
+        self.unit = PrivacyUnit(most)
         counts = np.diff(starts)
         if len(starts) == 0 or starts[-1] != rows.shape[0] or counts.min(initial=0) < 0 or counts.max(initial=0) > most:
             raise ValueError(f"Expected starts of persons with at most {most} rows each, {rows.shape[0]} in all.")

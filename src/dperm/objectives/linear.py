@@ -20,10 +20,10 @@ from dperm import _validate as check
 from dperm._types import Array
 from dperm.objectives.checking import foreign, refuse_contradictions
 from dperm.objectives.facts import PublicFacts
-from dperm.objectives.grouped import MeanPass, admit_max_rows_per_unit, flattened, grouped_records
+from dperm.objectives.grouped import MeanPass, flattened, grouped_records
 from dperm.objectives.losses import Loss
 from dperm.objectives.per_example import Pass
-from dperm.objectives.records import EXACT_ROWS, ROW_BITS, Batch, Records
+from dperm.objectives.records import EXACT_ROWS, RECORD, ROW_BITS, Batch, PrivacyUnit, Records
 from dperm.objectives.roughness import Roughness, admit_neighbours
 from dperm.objectives.sums import RunningSum
 from dperm.privacy.events import Relation
@@ -48,7 +48,7 @@ class LinearObjective:
 
     `features` is d without the intercept; `intercept_scale` is the value of the constant feature (0: no intercept). `size_limit`
     is the public number of records up to which a minimiser's rounding is bounded (None: four times `public_size`, at least a
-    million; four million where that is None). With `max_rows_per_unit` a record is a person of at most so many rows, whose loss
+    million; four million where that is None). With a `unit` of several rows a record is a person, whose loss
     is the mean of the rows' (1: of the one that is used). ValueError for bounds that doubles cannot work with: see the messages.
     """
 
@@ -61,7 +61,7 @@ class LinearObjective:
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
     public_size: int | None = None
     size_limit: int | None = None
-    max_rows_per_unit: int | None = None
+    unit: PrivacyUnit = RECORD
     roughness: Roughness | None = None
 
     def __post_init__(self) -> None:
@@ -89,17 +89,10 @@ class LinearObjective:
         limit = max(_UNSTATED_LIMIT // 4, 4 * self.public_size) if self.public_size is not None else _UNSTATED_LIMIT
         object.__setattr__(self, "size_limit", check.integer("size_limit", limit if self.size_limit is None else self.size_limit))
 
-        if self.max_rows_per_unit is not None:
-            object.__setattr__(self, "max_rows_per_unit", admit_max_rows_per_unit(self.max_rows_per_unit))
         if self.roughness is not None:
             if type(self.roughness) is not Roughness:  # of a stranger's, derived from it, nothing is known
                 raise TypeError(f"Expected roughness to be a Roughness, got {self.roughness!r}.")
             admit_neighbours(self.roughness.neighbours, self.features)
-
-    @property
-    def grouped(self) -> bool:
-        """Whether a record may hold several rows."""
-        return (self.max_rows_per_unit or 1) > 1
 
     @property
     def outputs(self) -> int:
@@ -135,7 +128,7 @@ class LinearObjective:
             rank_one=self.loss.rank_one,
             radius=self.radius,
             target_bound=None if self.loss.classification else max(map(abs, self.loss.extremes)),
-            max_rows_per_unit=self.max_rows_per_unit,
+            unit=self.unit,
             roughness=0.0 if self.roughness is None else self.roughness.rounding,
         )
 
@@ -167,27 +160,27 @@ class LinearObjective:
     def records(
         self, rows: Any, targets: Any, *, groups: Any = None, present: NDArray[np.bool_] | None = None, keep: bool = True
     ) -> Records:
-        """Wrap data for this objective; see `Records`, and with `max_rows_per_unit` `GroupedRecords`, where `groups` (n,) tells
+        """Wrap data for this objective; see `Records`, and of persons `GroupedRecords`, where `groups` (n,) tells
         whose each row is. Rows (persons, k, d) with targets (persons, k) need no groups.
 
         ValueError where the number of features differs, for targets with weights (n, 2) where the loss has none, and for groups
-        without `max_rows_per_unit` or the other way round.
+        without such a unit or the other way round.
         """
         if rows.shape[-1] != self.features:
             raise ValueError(f"Expected rows with {self.features} features, got {rows.shape[-1]}.")
-        if self.max_rows_per_unit is not None:
+        if self.unit != RECORD:
             rows, targets, groups = flattened(rows, targets, groups)
-        if (groups is None) != (self.max_rows_per_unit is None):
+        if (groups is None) != (self.unit == RECORD):
             raise ValueError(
-                f"Expected groups with max_rows_per_unit, and only then, got max_rows_per_unit={self.max_rows_per_unit}."
+                f"Expected groups with max_rows_per_unit, and only then, got max_rows_per_unit={self.unit.max_rows}."
             )
         if np.ndim(targets) == 2 and np.shape(targets)[1] == 2 and not self.loss.weighs:
             raise ValueError(f"Expected targets (n,), got weights beside them: the {self.loss.name} loss has none (`Weighted`).")
         if groups is None:
             return Records(rows, targets, self.data_norm, self.intercept_scale, present=present, keep=keep)
-        assert self.max_rows_per_unit is not None
+        assert self.unit.max_rows is not None
         return grouped_records(
-            rows, targets, groups, self.data_norm, self.intercept_scale, most=self.max_rows_per_unit, present=present, keep=keep
+            rows, targets, groups, self.data_norm, self.intercept_scale, most=self.unit.max_rows, present=present, keep=keep
         )
 
     def predict(self, theta: Array, batch: Batch) -> Array:
@@ -364,7 +357,7 @@ class LinearObjective:
         astray = self.row_norm * float(np.linalg.norm(theta - first - second)) + 3 * 2.0**-53 * reach
         gradient = total.value()
         wrong = self.loss.slope_error(reach, steepest, self.curvature) + self.curvature * astray
-        if self.grouped:
+        if self.unit.several_rows:
             wrong += 2.0**-53 * steepest  # of a slope times a weight
         return (np.zeros(self.dimension) if gradient is None else gradient), (wrong * norms + rest) * (1 + 2.0**-20)
 

@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dperm._types import Array
-from dperm.objectives.records import Batch, Records
+from dperm.objectives.records import RECORD, Batch, Records
 from dperm.objectives.sums import RunningSum
 
 if TYPE_CHECKING:
@@ -86,10 +86,10 @@ class PartedRecords:
     copied, brought to the objective's units and digested where they live. ValueError for tables that do not fit the objective.
     """
 
-    max_rows_per_unit: int | None = None
+    unit = RECORD
 
     def __init__(self, objective: LinearObjective, engine: Engine, tables: Sequence[Any]) -> None:
-        if objective.max_rows_per_unit is not None:
+        if objective.unit != RECORD:
             raise ValueError(
                 "Expected max_rows_per_unit=None for records in parts: the rows of a person may be in several of them."
             )

@@ -8,12 +8,14 @@ of records or on which others are there. A record is what is left of it then, ev
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dperm import _validate as check
 from dperm._column import column, refuse_masked
 from dperm._types import Array
 
@@ -71,6 +73,48 @@ class _Room:
         return self._buffers[0][:count], self._buffers[1][:count]
 
 
+@dataclass(frozen=True)
+class PrivacyUnit:
+    """What neighbouring data sets differ in: one row; or one person, of whom at most `max_rows` rows are used.
+
+    None: each row is a record by itself. With `max_rows` a record is a person, whose loss is the mean of the rows' losses.
+    ValueError for more rows than a batch holds.
+    """
+
+    max_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_rows is None:
+            return
+        if isinstance(self.max_rows, bool | np.bool_):
+            raise TypeError(f"Expected max_rows_per_unit to be a number, got {self.max_rows!r}.")
+        most = check.integer("max_rows_per_unit", self.max_rows)
+        if most > EXACT_ROWS:
+            raise ValueError(
+                f"Expected max_rows_per_unit of at most {EXACT_ROWS:,}, got {most:,}: of persons with more, some rows are used."
+            )
+        object.__setattr__(self, "max_rows", most)
+
+    @property
+    def rows(self) -> int:
+        """The most rows of a record."""
+        return self.max_rows or 1
+
+    @property
+    def several_rows(self) -> bool:
+        """Whether a record may be of more than one row."""
+        return self.rows > 1
+
+    @property
+    def whom(self) -> str:
+        """What is counted, in messages."""
+        return "records" if self.max_rows is None else "persons"
+
+
+#: each row is a record
+RECORD = PrivacyUnit()
+
+
 class Records:
     """rows: (n, d) float64 or float32, dense (possibly memory-mapped) or CSR; targets: (n,), or (n, 2) with a weight each, for
     `Weighted` losses.
@@ -83,8 +127,8 @@ class Records:
     they are used. Either way a row is no longer than its norm says when it is used, whatever happened to the table in between.
     """
 
-    #: of persons, the most rows that are used of one; None: rows are records
-    max_rows_per_unit: int | None = None
+    #: what a record is, among these rows
+    unit: PrivacyUnit = RECORD
 
     def __init__(
         self,
@@ -151,7 +195,7 @@ class Records:
             raise TypeError("Expected records that have their table, got a part that let go of it.")
         present = None if not len(self._absent) else ~self._absent[indices]
         chosen = Records(self.rows[indices], self.targets[indices], self.data_norm, self.constant, present=present)
-        chosen.max_rows_per_unit = self.max_rows_per_unit
+        chosen.unit = self.unit
         return chosen
 
     def places(self, columns: Sequence[int]) -> NDArray[np.intp]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dperm.objectives.linear import LinearObjective
 from dperm.objectives.losses import Loss
+from dperm.objectives.records import RECORD, PrivacyUnit
 from dperm.objectives.roughness import Neighbours, admit_neighbours
 from dperm.privacy.events import Relation
 
@@ -29,16 +30,11 @@ class Task:
     intercept_scale: float = 0.0
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
     public_size: int | None = None
-    max_rows_per_unit: int | None = None
+    unit: PrivacyUnit = RECORD
     neighbours: Neighbours = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "neighbours", admit_neighbours(self.neighbours, self.features))
-
-    @property
-    def grouped(self) -> bool:
-        """Whether a record may hold several rows."""
-        return (self.max_rows_per_unit or 1) > 1
 
     def objective(self, *, joint: bool = False, strong_convexity: float = 0.0) -> LinearObjective:
         """What one model minimises; with `joint` one model of more than two classes, where the loss has a form for that."""
@@ -54,7 +50,7 @@ class Task:
             radius=loss.ball,
             relation=self.relation,
             public_size=self.public_size,
-            max_rows_per_unit=self.max_rows_per_unit,
+            unit=self.unit,
         )
 
     def models(self, objective: LinearObjective) -> int:

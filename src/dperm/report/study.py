@@ -23,7 +23,7 @@ from dperm._types import Array
 from dperm.audit.statistics import area_under_curve
 from dperm.data import Dataset
 from dperm.mechanisms import Budget, Mechanism, Objective
-from dperm.objectives import LinearObjective, Logistic, Records, RegularisedSum, Squared, Task
+from dperm.objectives import RECORD, LinearObjective, Logistic, PrivacyUnit, Records, RegularisedSum, Squared, Task
 from dperm.privacy import Certificate, Provenance, Relation
 from dperm.privacy import epsilon as event_epsilon
 from dperm.privacy.certificates.assumptions import EXACT_NOISE
@@ -137,9 +137,9 @@ class StudyResult:
     @property
     def counted(self) -> str:
         """How much there is, in words."""
-        if self.task.max_rows_per_unit is None:
+        if self.task.unit == RECORD:
             return f"{self.records:,} records"
-        return f"{self.records:,} persons with {self.rows:,} rows, at most {self.task.max_rows_per_unit:,} of each in training"
+        return f"{self.records:,} persons with {self.rows:,} rows, at most {self.task.unit.max_rows:,} of each in training"
 
     def cell(self, mechanism: str, epsilon: float | None) -> Cell:
         return next(cell for cell in self.cells if (cell.mechanism, cell.epsilon) == (mechanism, epsilon))
@@ -332,7 +332,7 @@ def _repeat(
     targets = _targets(dataset, task)
     private = job.mechanism != "non-private"
     objective = CANDIDATES[job.mechanism].method.objective(task) if private else task.objective(joint=True)  # whatever ε is
-    rows = replace(objective, max_rows_per_unit=None)  # answers are judged by themselves, whosever they are
+    rows = replace(objective, unit=RECORD)  # answers are judged by themselves, whosever they are
     members = rows.records(dataset.features[train], targets[train])
     held_out = rows.records(dataset.features[test], targets[test])
     groups = dataset.groups
@@ -442,7 +442,7 @@ def run_study(
         intercept_scale=study.intercept_scale,
         relation=Relation(study.relation),
         public_size=_trained_on(dataset, study),
-        max_rows_per_unit=dataset.max_rows_per_unit,
+        unit=PrivacyUnit(dataset.max_rows_per_unit),
         neighbours=dataset.neighbours,
     )
     mechanisms, left_out = _built(study, task)
@@ -483,7 +483,7 @@ def run_study(
         cells.append(_cell(key, epsilon, rows, study, certificate))
     notes = (*dataset.notes, *(f"{CANDIDATES[key].title} is left out. {reason}" for key, reason in left_out.items()))
     curve = None
-    if "objective-sharp" in keys and classes == 2 and not task.grouped:
+    if "objective-sharp" in keys and classes == 2 and not task.unit.several_rows:
         try:
             curve = _curve(dataset, study, task, entropy)
             if any(made.roughness for (key, _), (_, made) in mechanisms.items() if key == "objective-sharp"):

@@ -8,6 +8,7 @@ from typing import Any
 
 from dperm._extras import needed
 from dperm._json import on_one_line
+from dperm.objectives import RECORD
 from dperm.privacy.accountants.closed_forms import Rung
 from dperm.report.bounds import BoundRow
 from dperm.report.candidates import CANDIDATES
@@ -31,7 +32,7 @@ def result_table(result: StudyResult, console: Console | None = None) -> None:
     console = console or Console()
     repeated = "1 split" if result.study.repeats == 1 else f"{result.study.repeats} repeats"
     _print(console, result.title, style="bold")
-    whose = "rows of other persons" if result.task.max_rows_per_unit else "records"
+    whose = "rows of other persons" if result.task.unit != RECORD else "records"
     _print(console, f"{result.metric} in % on held-out {whose}, {repeated}, δ = {result.study.delta:g}")
     if result.study.repeats > 1:
         _print(console, "(± half of a 95 % interval, for other splits)")

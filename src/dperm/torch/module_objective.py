@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dperm._family import written_here
+from dperm.objectives import PrivacyUnit
 from dperm.objectives.facts import PublicFacts
 from dperm.privacy.events import Relation
 from dperm.torch.data.collation import Ragged, grouped
@@ -132,7 +133,7 @@ class ModuleObjective:
             relation=self.relation,
             public_size=self.public_size,
             rank_one=False,
-            max_rows_per_unit=self.max_rows_per_unit,
+            unit=PrivacyUnit(self.max_rows_per_unit),
         )
 
     @property

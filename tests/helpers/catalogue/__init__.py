@@ -61,7 +61,7 @@ def covering(entries: Sequence[Entry], *, by_neighbours: bool = False) -> list[E
     parts: dict[str, set[Any]] = {name: set(parts_of(mechanism, objective)) for name, mechanism, objective in entries}
     if by_neighbours:
         for name, _, objective in entries:
-            parts[name] = {(part, objective.relation, objective.grouped) for part in parts[name]}
+            parts[name] = {(part, objective.relation, objective.unit.several_rows) for part in parts[name]}
     chosen, left = set[str](), set[Any]().union(*parts.values())
     while left:
         best = max(parts, key=lambda name: len(parts[name] & left))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from dperm.mechanisms import ByPart, Gradient, Objective, Output
-from dperm.objectives import Logistic, Task
+from dperm.objectives import Logistic, PrivacyUnit, Task
 from helpers.catalogue.common import BUDGET, SIZE, Entry, gradient
 
 TASK = Task(loss=Logistic(), features=5, classes=2, public_size=SIZE, intercept_scale=0.0)
@@ -27,5 +27,5 @@ def entries() -> Iterator[Entry]:
     yield "by part, private sizes", ByPart.of(unknown, (0, 1)), unknown[0][1]
     three = [Output().build(replace(TASK, classes=3), BUDGET)] * 2
     yield "by part, three classes", ByPart.of(three, (0, 1)), three[0][1]
-    persons = [Output().build(replace(TASK, max_rows_per_unit=2), BUDGET)] * 2
+    persons = [Output().build(replace(TASK, unit=PrivacyUnit(2)), BUDGET)] * 2
     yield "by part, persons", ByPart.of(persons, (0, 1)), persons[0][1]

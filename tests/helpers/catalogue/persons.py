@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dperm.gradient import Clip, FixedSize, Normalise, Poisson, PoissonRows
 from dperm.gradient.sampling import FullBatch
 from dperm.mechanisms import Objective, Output, Preconditioned
-from dperm.objectives import Huber, Logistic, Softmax, Squared, Task
+from dperm.objectives import Huber, Logistic, PrivacyUnit, Softmax, Squared, Task
 from helpers.catalogue.common import ADD, BUDGET, REPLACE, SIZE, Entry, gradient, objective, truncated_poisson
 
 
@@ -27,19 +27,19 @@ def entries() -> Iterator[Entry]:
             ("Poisson", {"sampler": Poisson(0.3)}),
             ("full batch", {"sampler": FullBatch(), "bounding": Clip(0.3)}),
         ):
-            made = objective(relation=relation, max_rows_per_unit=3)
+            made = objective(relation=relation, unit=PrivacyUnit(3))
             yield f"persons, {name}, {relation}", gradient(made.facts, **changes), made
-    several = Task(loss=Logistic(), features=3, classes=3, public_size=SIZE, intercept_scale=0.2, max_rows_per_unit=2)
+    several = Task(loss=Logistic(), features=3, classes=3, public_size=SIZE, intercept_scale=0.2, unit=PrivacyUnit(2))
     yield "persons, one against the rest", *Objective(strong_convexity=8.0).build(several, BUDGET)
-    softmax = objective(Softmax(3), max_rows_per_unit=2)
+    softmax = objective(Softmax(3), unit=PrivacyUnit(2))
     yield "persons, softmax, normalised", gradient(softmax.facts, bounding=Normalise(0.01)), softmax
-    private = Task(loss=Logistic(), features=3, intercept_scale=0.2, max_rows_per_unit=2)
+    private = Task(loss=Logistic(), features=3, intercept_scale=0.2, unit=PrivacyUnit(2))
     yield "persons, private size", *Output().build(private, BUDGET)
-    drawn = objective(max_rows_per_unit=3)
+    drawn = objective(unit=PrivacyUnit(3))
     yield "persons, rows drawn", gradient(drawn.facts, sampler=PoissonRows(0.3, 3)), drawn
-    truncated = objective(max_rows_per_unit=2)
+    truncated = objective(unit=PrivacyUnit(2))
     yield "persons, truncated Poisson", truncated_poisson(), truncated
-    fixed = objective(relation=REPLACE, public_size=40, max_rows_per_unit=2)
+    fixed = objective(relation=REPLACE, public_size=40, unit=PrivacyUnit(2))
     yield "persons, fixed size", gradient(fixed.facts, sampler=FixedSize(12, 40), public_size=40), fixed
-    alone = Task(loss=Logistic(), features=3, public_size=SIZE, max_rows_per_unit=1)
+    alone = Task(loss=Logistic(), features=3, public_size=SIZE, unit=PrivacyUnit(1))
     yield "persons, one row each", *Objective(strong_convexity=8.0).build(alone, BUDGET)

@@ -14,6 +14,7 @@ from dperm.gradient.post_processing import Identity, Post
 from dperm.gradient.recipes.recipe import recipe
 from dperm.gradient.sampling import Poisson, samplings
 from dperm.gradient.update import SGD, Averaged, Update
+from dperm.objectives import PrivacyUnit
 
 
 @recipe
@@ -49,7 +50,7 @@ def dp_sgd(
     check.positive("epochs", epochs)
     known = samplings()
     kind = known[check.choice("sampling", sampling, known)]
-    sampler, steps = kind.for_batches(public_size, expected_batch_size, epochs, max_rows_per_unit)
+    sampler, steps = kind.for_batches(public_size, expected_batch_size, epochs, PrivacyUnit(max_rows_per_unit))
     steps_per_epoch = max(1, round(1 / sampler.rate))
     update = update or SGD(1.0, momentum=0.9)
     if average_from is not None:

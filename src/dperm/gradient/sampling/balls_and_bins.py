@@ -11,6 +11,7 @@ from scipy.special import logsumexp
 
 from dperm import _validate as check
 from dperm.gradient.sampling.sampler import Sampler
+from dperm.objectives import PrivacyUnit
 from dperm.privacy.events import Event, Gaussian, RandomAllocation, SelfComposed
 from dperm.release.draws import Array, Draw, Indices
 
@@ -33,17 +34,15 @@ class BallsAndBins(Sampler, Draw):
         object.__setattr__(self, "batches", check.integer("batches", self.batches, minimum=2))
 
     @classmethod
-    def for_batches(
-        cls, public_size: int, batch: float, epochs: float, max_rows_per_unit: int | None
-    ) -> tuple[BallsAndBins, int]:
-        most = cls.largest_batch(public_size, max_rows_per_unit)
+    def for_batches(cls, public_size: int, batch: float, epochs: float, unit: PrivacyUnit) -> tuple[BallsAndBins, int]:
+        most = cls.largest_batch(public_size, unit)
         if batch > most:
             raise ValueError(f"Expected expected_batch_size of at most {most:g} with balls and bins, got {batch:g}.")
         batches = round(public_size / batch)
         return cls(batches), batches * check.integer("epochs", epochs)
 
     @classmethod
-    def largest_batch(cls, public_size: int, max_rows_per_unit: int | None) -> float:
+    def largest_batch(cls, public_size: int, unit: PrivacyUnit) -> float:
         return public_size / 1.5  # two steps
 
     @property

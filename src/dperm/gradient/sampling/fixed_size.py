@@ -11,6 +11,7 @@ import numpy as np
 
 from dperm import _validate as check
 from dperm.gradient.sampling.sampler import Sampler
+from dperm.objectives import PrivacyUnit
 from dperm.privacy.events import Event, Gaussian, Relation, SampledWithoutReplacement, SelfComposed
 from dperm.release.draws import Draw, Indices
 
@@ -40,7 +41,7 @@ class FixedSize(Sampler, Draw):
             raise ValueError(f"Expected size of at most records = {self.records}, got {self.size}.")
 
     @classmethod
-    def for_batches(cls, public_size: int, batch: float, epochs: float, max_rows_per_unit: int | None) -> tuple[FixedSize, int]:
+    def for_batches(cls, public_size: int, batch: float, epochs: float, unit: PrivacyUnit) -> tuple[FixedSize, int]:
         steps = math.ceil(epochs / min(1.0, batch / public_size))
         return cls(min(check.integer("expected_batch_size", batch), public_size), public_size), steps
 

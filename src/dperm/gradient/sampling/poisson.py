@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.gradient.sampling.sampler import Sampler
+from dperm.objectives import PrivacyUnit
 from dperm.privacy.events import Event, Gaussian, PoissonSampled, SelfComposed, TruncatedPoisson
 from dperm.release.draws import Draw, Indices
 
@@ -36,7 +37,7 @@ class Poisson(Sampler, Draw):
         check.fraction("sampling_rate", self.sampling_rate, one=True)
 
     @classmethod
-    def for_batches(cls, public_size: int, batch: float, epochs: float, max_rows_per_unit: int | None) -> tuple[Poisson, int]:
+    def for_batches(cls, public_size: int, batch: float, epochs: float, unit: PrivacyUnit) -> tuple[Poisson, int]:
         rate = min(1.0, batch / public_size)
         return cls(rate), math.ceil(epochs / rate)
 
@@ -116,7 +117,7 @@ class PoissonUpTo(Poisson):
             object.__setattr__(self, name, check.integer(name, getattr(self, name)))
 
     @classmethod
-    def for_batches(cls, public_size: int, batch: float, epochs: float, max_rows_per_unit: int | None) -> tuple[PoissonUpTo, int]:
+    def for_batches(cls, public_size: int, batch: float, epochs: float, unit: PrivacyUnit) -> tuple[PoissonUpTo, int]:
         if batch >= public_size:
             raise ValueError(
                 f"Expected expected_batch_size below public_size = {public_size} with a largest batch, got {batch:g}."

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.gradient.sampling.poisson import Poisson
 from dperm.gradient.sampling.sampler import Sampler
+from dperm.objectives import PrivacyUnit
 from dperm.privacy.events import Event, Gaussian, Relation, RowsSampled, SelfComposed
 from dperm.release import Channel
 from dperm.release.draws import Draw, Indices
@@ -41,16 +42,16 @@ class PoissonRows(Sampler, Draw):
         object.__setattr__(self, "rows", check.integer("rows", self.rows, minimum=2))
 
     @classmethod
-    def for_batches(cls, public_size: int, batch: float, epochs: float, max_rows_per_unit: int | None) -> tuple[PoissonRows, int]:
-        rows = check.integer("max_rows_per_unit", max_rows_per_unit, minimum=2)
-        size = cls.drawn_from(public_size, rows)
+    def for_batches(cls, public_size: int, batch: float, epochs: float, unit: PrivacyUnit) -> tuple[PoissonRows, int]:
+        rows = check.integer("max_rows_per_unit", unit.max_rows, minimum=2)
+        size = cls.drawn_from(public_size, unit)
         if size <= batch:
             raise ValueError(f"Expected expected_batch_size below public_size·max_rows_per_unit = {size} rows, got {batch:g}.")
         return cls(batch / size, rows), math.ceil(epochs * size / batch)
 
     @classmethod
-    def largest_batch(cls, public_size: int, max_rows_per_unit: int | None) -> float:
-        return cls.drawn_from(public_size, max_rows_per_unit) / 1.5
+    def largest_batch(cls, public_size: int, unit: PrivacyUnit) -> float:
+        return cls.drawn_from(public_size, unit) / 1.5
 
     @property
     def slots(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from dperm._family import members, ours
+from dperm.objectives import PrivacyUnit
 from dperm.privacy.events import Event, Gaussian, SelfComposed
 from dperm.release import Channel
 from dperm.release.draws import Draw
@@ -37,22 +38,22 @@ class Sampler(ABC):
         """What `count` steps from step `first` on cost, given the event of a step on the records that it drew."""
 
     @classmethod
-    def for_batches(cls, public_size: int, batch: float, epochs: float, max_rows_per_unit: int | None) -> tuple[Sampler, int]:
+    def for_batches(cls, public_size: int, batch: float, epochs: float, unit: PrivacyUnit) -> tuple[Sampler, int]:
         """The sampler of batches of an expected size, and the number of steps in which it passes over the data `epochs` times.
 
-        max_rows_per_unit : the most rows of a person, where persons have several.
+        unit : what a record is: a row, or a person of several.
 
         ValueError for batches that it cannot draw.
         """
         raise ValueError(f"Expected a sampler of your own to be handed to a plan: {cls.__name__} has no rule for its settings.")
 
     @classmethod
-    def drawn_from(cls, public_size: int, max_rows_per_unit: int | None) -> int:
+    def drawn_from(cls, public_size: int, unit: PrivacyUnit) -> int:
         """How many it draws from: records, or rows of persons."""
-        return public_size * (max_rows_per_unit or 1) if cls.by_rows else public_size
+        return public_size * unit.rows if cls.by_rows else public_size
 
     @classmethod
-    def largest_batch(cls, public_size: int, max_rows_per_unit: int | None) -> float:
+    def largest_batch(cls, public_size: int, unit: PrivacyUnit) -> float:
         """Expected batches up to this size can be drawn, whatever else is said."""
         return float("inf")
 

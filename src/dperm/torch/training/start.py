@@ -210,7 +210,7 @@ class Starter:
         return channel.charge(rest, "continued private training", persons=self.objective.max_rows_per_unit is not None)
 
     def _refuse_groups(self, plan: Policy) -> None:
-        if self.objective.facts.grouped and not plan.grouped:
+        if self.objective.facts.unit.several_rows and not plan.grouped:
             raise ValueError(
                 f"Expected one row a person for gradient perturbation ({plan.kind}): it has no proof for persons of several "
                 "rows. Use max_rows_per_unit=1, or Poisson sampling or full batches."

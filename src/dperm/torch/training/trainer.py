@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from dperm import _validate as check
 from dperm._remind import remind_of_budget
 from dperm.gradient import ExponentialAverage, Policy
-from dperm.objectives.grouped import admit_max_rows_per_unit
+from dperm.objectives import PrivacyUnit
 from dperm.privacy import Certificate, Relation, Risk
 from dperm.release import alignment
 from dperm.torch.data.records import TorchRecords
@@ -112,7 +112,7 @@ class PrivateTrainer:
         random_state: Any = None,
         independence: Independence | str = "proved",
     ) -> None:
-        self.max_rows_per_unit = None if max_rows_per_unit is None else admit_max_rows_per_unit(max_rows_per_unit)
+        self.max_rows_per_unit = PrivacyUnit(max_rows_per_unit).max_rows
         whole, mean = (model, loss_fn) if (max_rows_per_unit or 1) == 1 else (OfPersons(model), MeanLoss(loss_fn))
         self.objective = ModuleObjective(
             whole, mean, relation=relation, autocast=autocast, max_rows_per_unit=max_rows_per_unit, independence=independence

@@ -1,0 +1,245 @@
+"""Private linear regression in scikit-learn's style: least squares (ridge, Lasso, elastic net), quantiles and counts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import RegressorMixin
+
+from dperm import _validate as check
+from dperm._types import Array
+from dperm.distributed.sums import PartSums
+from dperm.distributed.table import by_part, of_dask
+from dperm.estimators.base import PrivateLinearModel, WithMechanism
+from dperm.estimators.records import beside
+from dperm.estimators.scores import pinball_of_parts, poisson_divergence, share_explained, squared_divergence
+from dperm.mechanisms import Coordinate, FrankWolfe
+from dperm.objectives import LinearObjective, Loss, PoissonLoss, QuantileLoss, Squared
+from dperm.privacy import Assumption
+from dperm.privacy.certificates.assumptions import clipped_counts, clipped_targets
+
+_USUAL_RADIUS = 5.0
+_LEAST_MEAN = 1e-300  # of an expected count: deviances ask for more than 0
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PrivateLinearRegressor(RegressorMixin, PrivateLinearModel):
+    """Base of the regressions: targets in ±`target_bound`, to which others are clipped, and one model."""
+
+    target_bound: float = 1.0
+
+    def _targets(self, y: Any) -> tuple[Array, int, list[Assumption]]:
+        bound = check.positive("target_bound", self.target_bound)
+        return np.clip(np.asarray(y, dtype=np.float64), -bound, bound), 0, [clipped_targets(bound)]
+
+    def _classes(self, classes: int) -> int:
+        return 0
+
+    def _hold(self, theta: Array, objective: LinearObjective) -> None:
+        super()._hold(theta, objective)
+        self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
+
+    @by_part
+    def predict(self, X: Any) -> Array:
+        """Targets, shape (n,)."""
+        return self._scores(X)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of the targets' variation that predictions explain, at most 1: R², or D² of counts and of quantiles."""
+        if of_dask(X):
+            return self._metric_of_parts(PartSums(X, y, sample_weight))
+        truth, weights = beside(answers := self.predict(X), y, sample_weight)
+        return self._metric(truth, answers, weights)
+
+    def _metric(self, truth: NDArray[Any], answers: NDArray[Any], weights: Array | None) -> float:
+        from sklearn.metrics import r2_score
+
+        return float(r2_score(truth, answers, sample_weight=weights))
+
+    def _metric_of_parts(self, parts: PartSums) -> float:
+        """The same of rows and targets in parts elsewhere."""
+        return share_explained(self.predict, parts, squared_divergence)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPRidge(WithMechanism, PrivateLinearRegressor):
+    """Differentially private linear regression: squared loss, targets in ±`target_bound`, within the ball ‖θ‖ ≤ `radius`: by
+    default 5 for methods that need one, and none for others.
+
+    `mechanism` "auto" is preconditioned descent (docs/regression.md), which shrinks coefficients as ridge regression does where
+    noise hides them; "objective" is refused, because the squared loss's gradient is not bounded on all of space. Targets outside
+    ±target_bound are clipped to it. Gradients of "gradient" are clipped at data_norm·target_bound, the largest at θ = 0, unless
+    the method says otherwise. Other parameters as for `DPLogisticRegression`.
+    """
+
+    radius: float | None = None
+
+    def make_loss(self) -> Loss:
+        if self.radius is not None:
+            check.scale("radius", self.radius)
+        free = self._method().unbounded and self.delta > 0
+        bound = check.positive("target_bound", self.target_bound)
+        return Squared(target_bound=bound, radius=self.radius or (math.inf if free else _USUAL_RADIUS))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPLasso(PrivateLinearRegressor):
+    """Differentially private Lasso: squared loss over the ball ‖θ‖₁ ≤ `radius`, by Frank and Wolfe's steps (Talwar, Thakurta,
+    Zhang 2015), so that at most `steps` coefficients are not 0.
+
+    The ball is Lasso's penalty in its other form. An intercept is one of the parameters in it. `steps` None: by public_size, or
+    50. `entry_bound`: a public bound on every feature's size, which noise then follows; let `data_norm` be as large as rows of
+    such features are long, for this to help (`FrankWolfe` says more). Other parameters as for `DPRidge`; of data in CSR nothing
+    is made dense but vectors of d numbers.
+    """
+
+    radius: float = 1.0
+    steps: int | None = None
+    entry_bound: float | None = None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True  # on the few records of a check: choices are noisy
+        return tags
+
+    @property
+    def mechanism(self) -> FrankWolfe:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What follows from the parameters."""
+        return FrankWolfe(radius=self.radius, steps=self.steps, entry_bound=self.entry_bound)
+
+    def make_loss(self) -> Loss:
+        return Squared(target_bound=check.positive("target_bound", self.target_bound), radius=check.scale("radius", self.radius))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPElasticNet(PrivateLinearRegressor):
+    """Differentially private elastic net, by coordinate descent (Mangold and others 2022): it minimises
+
+        Σ(y − xᵀθ)²/(2n) + alpha·l1_ratio·‖θ‖₁ + alpha·(1 − l1_ratio)·‖θ‖²/2,
+
+    scikit-learn's `ElasticNet`, but for an intercept, which has the quadratic penalty too. `epochs` None: 10 passes over the
+    coordinates. `radius` bounds every coefficient. Other parameters as for `DPRidge`.
+    """
+
+    alpha: float = 1e-3
+    l1_ratio: float = 0.5
+    radius: float = 5.0
+    epochs: int | None = None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True  # on the few records of a check
+        return tags
+
+    @property
+    def mechanism(self) -> Coordinate:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What follows from the parameters."""
+        alpha = check.non_negative("alpha", self.alpha)
+        share = check.fraction("l1_ratio", self.l1_ratio, zero=True, one=True)
+        radius = check.scale("radius", self.radius)
+        return Coordinate(l1=alpha * share, l2=alpha * (1 - share), box=radius, epochs=self.epochs)
+
+    def make_loss(self) -> Loss:
+        return Squared(target_bound=check.positive("target_bound", self.target_bound), radius=check.scale("radius", self.radius))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPQuantileRegressor(WithMechanism, PrivateLinearRegressor):
+    """Differentially private quantile regression: the `quantile` of targets in ±`target_bound` given a row, 0.5 for the median.
+
+    `mechanism` "auto" is objective perturbation, by the bound that holds for any loss of bounded slope and curvature; "gradient"
+    and "output" are others. What is minimised is in units of target_bound, coefficients are not. The loss is smoothed over
+    `half_width` (by default a tenth of target_bound): a smaller one is nearer the quantile, and needs more regularisation.
+    Targets outside ±target_bound are clipped to it. Two quantiles are two models, and both are paid for. Other parameters as for
+    `DPLogisticRegression`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dperm.estimators import DPQuantileRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.random((5000, 2)) / 2
+    >>> y = X[:, 0] + rng.exponential(0.1, size=5000)
+    >>> high = DPQuantileRegressor(epsilon=2.0, quantile=0.9).fit(X, y)
+    >>> bool(0.8 < (y < high.predict(X)).mean() < 1.0)
+    True
+    """
+
+    quantile: float = 0.5
+    half_width: float | None = None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True  # a median of scikit-learn's 200 numbers explains little within ε = 1
+        return tags
+
+    def make_loss(self) -> Loss:
+        """Of targets in units of their bound: rules know no others."""
+        bound = check.scale("target_bound", self.target_bound)
+        width = None if self.half_width is None else check.positive("half_width", self.half_width) / bound
+        return QuantileLoss(self.quantile, 1.0, width)
+
+    def _targets(self, y: Any) -> tuple[Array, int, list[Assumption]]:
+        clipped, classes, said = super()._targets(y)
+        return clipped / self.target_bound, classes, said
+
+    def _hold(self, theta: Array, objective: LinearObjective) -> None:
+        super()._hold(theta, objective)
+        self.coef_, self.intercept_ = self.target_bound * self.coef_, self.target_bound * self.intercept_
+
+    def _metric(self, truth: NDArray[Any], answers: NDArray[Any], weights: Array | None) -> float:
+        from sklearn.metrics import d2_pinball_score
+
+        return float(d2_pinball_score(truth, answers, sample_weight=weights, alpha=self.quantile))
+
+    def _metric_of_parts(self, parts: PartSums) -> float:
+        return pinball_of_parts(self.predict, parts, self.quantile)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPPoissonRegressor(WithMechanism, PrivateLinearRegressor):
+    """Differentially private Poisson regression: counts with mean e^{xᵀw + intercept}, over the ball ‖θ‖ ≤ `radius`.
+
+    `mechanism` "auto" is gradient perturbation by full batches; "objective" is refused. Counts above `target_bound` are clipped
+    to it, negative ones refused. The loss bends by e^{data_norm·radius}: keep the product small. Other parameters as for
+    `DPLogisticRegression`.
+    """
+
+    radius: float = 2.0
+    target_bound: float = 10.0
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        tags.regressor_tags.poor_score = True  # scikit-learn's 200 numbers are no counts, and explain little within ε = 1
+        return tags
+
+    def make_loss(self) -> Loss:
+        check.scale("radius", self.radius)
+        return PoissonLoss(target_bound=check.positive("target_bound", self.target_bound), radius=self.radius)
+
+    def _targets(self, y: Any) -> tuple[Array, int, list[Assumption]]:
+        if np.any(np.asarray(y) < 0):
+            raise ValueError("Expected counts >= 0, got negative ones.")
+        return np.minimum(np.asarray(y, dtype=np.float64), self.target_bound), 0, [clipped_counts(self.target_bound)]
+
+    @by_part
+    def predict(self, X: Any) -> Array:
+        """Expected counts, shape (n,)."""
+        return np.exp(np.minimum(self._scores(X), 700.0))
+
+    def _metric(self, truth: NDArray[Any], answers: NDArray[Any], weights: Array | None) -> float:
+        from sklearn.metrics import d2_tweedie_score
+
+        return float(d2_tweedie_score(truth, np.maximum(answers, _LEAST_MEAN), sample_weight=weights, power=1))
+
+    def _metric_of_parts(self, parts: PartSums) -> float:
+        return share_explained(self._means, parts, poisson_divergence)
+
+    def _means(self, X: Any) -> Array:
+        """Expected counts of rows in memory, above 0, as deviances ask for."""
+        return np.maximum(self.predict(X), _LEAST_MEAN)
