@@ -151,7 +151,7 @@ def iteration(problem: Problem, epsilon: float, mu: float) -> tuple[Mechanism, f
 
     def at(noise: float) -> LastIterateDescent:
         return LastIterateDescent(
-            budget=Budget(DELTA, epsilon), passes=passes, batch_size=batch, learning_rate=rate,
+            budget=Budget(DELTA, epsilon), epochs=passes, batch_size=batch, learning_rate=rate,
             radius=RADIUS if not problem.modulus else 5.0, noise_multiplier=noise, strong_convexity=problem.modulus * n,
         )  # fmt: skip
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
-from collections.abc import Collection, Iterable
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -110,3 +114,47 @@ def told_apart(values: Any, dtype: Any = None) -> bool:
         return all(abs(each) < _WHOLE.get(size, 2.0**53) for each in values)
     floats = (each for each in values if isinstance(each, float | np.floating))
     return all(abs(each) < _WHOLE[each.itemsize if isinstance(each, np.floating) else 8] for each in floats)
+
+
+# Types of fields that say which values a field admits: `learning_rate: Positive | None = None`
+
+Positive = Annotated[float, positive]
+Scale = Annotated[float, scale]
+NonNegative = Annotated[float, non_negative]
+Share = Annotated[float, fraction]
+Count = Annotated[int, integer]
+
+
+def _null_or_scale(name: str, value: Any) -> float:
+    return scale(name, value) if non_negative(name, value) else 0.0
+
+
+#: 0, or a `Scale`
+ScaleOrZero = Annotated[float, _null_or_scale]
+
+
+def fields(instance: Any) -> None:
+    """Check the fields of a dataclass by their types: each is None where its type admits that, or what `Positive` and the other
+    types above say. Numbers become Python's own, and whole numbers int. ValueError or TypeError for other values."""
+    rules = _rules(type(instance))
+    plain_numbers(instance, rules)
+    for name, (rule, optional) in rules.items():
+        value = getattr(instance, name)
+        if rule is None or (optional and value is None):
+            continue
+        checked = rule(name, value)
+        if rule is integer:
+            object.__setattr__(instance, name, checked)
+
+
+@functools.cache
+def _rules(kind: type) -> dict[str, tuple[Callable[[str, Any], Any] | None, bool]]:
+    """For each field its check, where its type has one, and whether it may be None."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    found: dict[str, tuple[Callable[[str, Any], Any] | None, bool]] = {}
+    for field in dataclasses.fields(kind):
+        hint = hints[field.name]
+        parts = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
+        checks = [part.__metadata__[0] for part in parts if typing.get_origin(part) is Annotated]
+        found[field.name] = (checks[0] if checks else None, type(None) in parts)
+    return found

@@ -27,11 +27,11 @@ def bolt_on(**settings: Any) -> BoltOnPerturbation:
 
 
 REGIMES = {
-    "constant": bolt_on(passes=3, batch_size=4, learning_rate=0.5),
-    "constant, one record a batch": bolt_on(passes=2, batch_size=1, learning_rate=2.0),
-    "constant, regularised": bolt_on(passes=3, batch_size=4, learning_rate=0.5, strong_convexity=8.0),
-    "falling": bolt_on(passes=3, batch_size=4, strong_convexity=8.0),
-    "falling, more than a pass before 1/(γt) is below 1/β": bolt_on(passes=4, batch_size=10, strong_convexity=1.0),
+    "constant": bolt_on(epochs=3, batch_size=4, learning_rate=0.5),
+    "constant, one record a batch": bolt_on(epochs=2, batch_size=1, learning_rate=2.0),
+    "constant, regularised": bolt_on(epochs=3, batch_size=4, learning_rate=0.5, strong_convexity=8.0),
+    "falling": bolt_on(epochs=3, batch_size=4, strong_convexity=8.0),
+    "falling, more than a pass before 1/(γt) is below 1/β": bolt_on(epochs=4, batch_size=10, strong_convexity=1.0),
 }
 
 
@@ -67,7 +67,7 @@ def test_the_bounds_are_those_of_the_paper() -> None:
 def test_it_is_ordinary_descent_before_the_noise() -> None:
     problem, rng = objective(radius=0.3), np.random.default_rng(0)
     rows, targets = rng.normal(size=(10, 3)) * 0.3, np.where(rng.random(10) < 0.5, 1.0, -1.0)
-    mechanism = bolt_on(passes=2, batch_size=10, learning_rate=0.5, strong_convexity=2.0)
+    mechanism = bolt_on(epochs=2, batch_size=10, learning_rate=0.5, strong_convexity=2.0)
     quiet = type("Quiet", (BoltOnPerturbation,), {"sensitivity": lambda *_: 1e-9})(**vars(mechanism))
     found = quiet.release(problem, problem.records(rows, targets), Channel.open(0)).theta
     theta, extended = np.zeros(4), np.column_stack([rows, np.full(10, 0.5)])
@@ -101,11 +101,11 @@ class TooFast(BoltOnPerturbation):
     """Planted: what a pass moves is counted once."""
 
     def sensitivity(self, facts: PublicFacts, records: int) -> float:
-        return super().sensitivity(facts, records) / self.passes
+        return super().sensitivity(facts, records) / self.epochs
 
 
 def test_counting_one_pass_of_many_is_refuted() -> None:
-    mechanism = TooFast(**vars(bolt_on(passes=20, batch_size=4, learning_rate=0.05)))
+    mechanism = TooFast(**vars(bolt_on(epochs=20, batch_size=4, learning_rate=0.05)))
     assert overall(attack(some_pairs(mechanism), trials=1000)) == "refuted"
 
 

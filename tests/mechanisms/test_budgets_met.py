@@ -162,7 +162,7 @@ def test_item_8_settings_left_open_follow_from_public_facts() -> None:
         assert (made.learning_rate, made.strong_convexity) == (chosen.learning_rate, chosen.strong_convexity or 0.0)
     last: Any = LastIterate(strong_convexity=50.0, epochs=4, random_stop=False).calibrated(facts, Budget(1e-5, 2.0), 1)
     assert last.learning_rate == pytest.approx(1 / (facts.smoothness + 0.5))
-    assert (last.radius, last.passes, last.strong_convexity) == (20.0, 4, 50.0)
+    assert (last.radius, last.epochs, last.strong_convexity) == (20.0, 4, 50.0)
     said: Any = LastIterate(epochs=1, learning_rate=0.5, radius=7.0, batch_size=100).calibrated(facts, Budget(1e-5, 2.0), 1)
     assert (said.learning_rate, said.radius, said.batch_size, said.strong_convexity) == (0.5, 7.0, 100, 0.0)
     wide: Any = LastIterate(epochs=1).calibrated(replace(facts, radius=30.0), Budget(1e-5, 2.0), 1)
@@ -173,9 +173,9 @@ def test_item_8_settings_left_open_follow_from_public_facts() -> None:
     ball: Any = LastIterate(epochs=1).calibrated(replace(facts, radius=3.0), Budget(1e-5, 2.0), 1)
     assert ball.radius == 3.0
     stopped: Any = LastIterate(random_stop=True).calibrated(facts, Budget(1e-5, 2.0), 1)
-    assert (stopped.passes, stopped.batch_size, stopped.random_stop) == (1, 10, True)
+    assert (stopped.epochs, stopped.batch_size, stopped.random_stop) == (1, 10, True)
     by_rule: Any = LastIterate().calibrated(replace(facts, public_size=5000), Budget(1e-5, 2.0), 1)
-    assert by_rule.passes > 1 and by_rule.batch_size == math.ceil(5000 / by_rule.passes)  # as many passes as batches
+    assert by_rule.epochs > 1 and by_rule.batch_size == math.ceil(5000 / by_rule.epochs)  # as many passes as batches
 
 
 @pytest.mark.parametrize("name", ["bolt-on", "last iterate"])
@@ -242,7 +242,7 @@ UNBOUNDED = [
     (BoltOnPerturbation(budget=Budget(1e-5), learning_rate=0.1, noise_multiplier=1.0), ("lipschitz", "smoothness")),
     (
         LastIterateDescent(
-            budget=Budget(1e-5), passes=1, batch_size=1, learning_rate=0.1, radius=1.0, noise_multiplier=1.0, random_stop=True
+            budget=Budget(1e-5), epochs=1, batch_size=1, learning_rate=0.1, radius=1.0, noise_multiplier=1.0, random_stop=True
         ),
         ("lipschitz", "smoothness"),
     ),
@@ -250,7 +250,7 @@ UNBOUNDED = [
     (GreedyDescent(budget=Budget(1e-5), steps=1, noise_multiplier=1.0, public_size=9), ("lipschitz", "smoothness")),
     (FrankWolfeDescent(budget=Budget(1e-5), radius=1.0, steps=1, step_epsilon=1.0), ("lipschitz",)),
     (
-        CoordinateDescent(budget=Budget(1e-5), passes=1, clipping_norm=1.0, noise_multiplier=1.0, public_size=9),
+        CoordinateDescent(budget=Budget(1e-5), epochs=1, clipping_norm=1.0, noise_multiplier=1.0, public_size=9),
         ("smoothness",),
     ),
 ]

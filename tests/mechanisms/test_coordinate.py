@@ -75,7 +75,7 @@ def test_penalties_of_the_classifier() -> None:
     assert again.penalty == "l1" and np.array_equal(again.coef_, model.coef_)
     for penalty, l1, l2 in (("l1", 0.01, 0.0), ("l2", 0.0, 0.01), ("elasticnet", 0.005, 0.005)):
         made: Any = model.set_params(penalty=penalty, epsilon=1.0).mechanism_for(features=5)[0]
-        assert (made.l1, made.strong_convexity) == (l1, l2)
+        assert (made.l1, made.l2) == (l1, l2)
     for wrong, match in (
         ({"penalty": "l0"}, "penalty"),
         ({"alpha": -1.0}, "alpha"),

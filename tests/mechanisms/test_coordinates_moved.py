@@ -109,7 +109,7 @@ def test_item_8_scores_of_sizes_move_by_twice_a_record_where_others_keep_the_sig
 def test_item_8_coordinates_move_by_the_sensitivity(relation: Relation) -> None:
     """A row of one entry moves the mean squares furthest; slopes beyond their clip move each step by twice the clip, or once.
     Replaced, two rows' squares are at right angles at most: √2, which is charged."""
-    mechanism = CoordinateDescent(budget=BUDGET, passes=2, clipping_norm=0.05, noise_multiplier=5.0, public_size=6)
+    mechanism = CoordinateDescent(budget=BUDGET, epochs=2, clipping_norm=0.05, noise_multiplier=5.0, public_size=6)
     objective = problem(relation)
     (_, scales), *steps = moved(mechanism, objective, (EVEN, 1.0), (EVEN, -1.0))
     assert scales <= 1 and len(steps) == 6

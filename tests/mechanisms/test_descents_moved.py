@@ -46,7 +46,7 @@ def moved(mechanism: Any, objective: LinearObjective) -> list[tuple[Question, fl
 
 
 def bolt_on(**changes: Any) -> BoltOnPerturbation:
-    settings: dict[str, Any] = {"passes": 3, "batch_size": 2, "learning_rate": 1e-3, "noise_multiplier": 4.0} | changes
+    settings: dict[str, Any] = {"epochs": 3, "batch_size": 2, "learning_rate": 1e-3, "noise_multiplier": 4.0} | changes
     return BoltOnPerturbation(budget=Budget(1e-5, 1.0), **settings)
 
 
@@ -54,10 +54,10 @@ def bolt_on(**changes: Any) -> BoltOnPerturbation:
     "changes",
     [
         {},
-        {"passes": 1, "batch_size": 6},
+        {"epochs": 1, "batch_size": 6},
         {"batch_size": 4},  # the last batch is not full
         {"learning_rate": None, "strong_convexity": 1e7},
-        {"learning_rate": None, "strong_convexity": 1e7, "passes": 1, "batch_size": 3},
+        {"learning_rate": None, "strong_convexity": 1e7, "epochs": 1, "batch_size": 3},
         {"noise_multiplier": None, "pure_epsilon": 0.5},
     ],
     ids=str,
@@ -81,12 +81,12 @@ def test_item_8_rates_of_bolt_on_by_hand() -> None:
     for changes in ({"learning_rate": 0.2000001}, {"learning_rate": 0.2, "strong_convexity": 1e-3}):
         with pytest.raises(ValueError, match="at most 2/β"):
             bolt_on(**changes).rates(facts, 5)
-    falling = bolt_on(learning_rate=None, strong_convexity=12.0, passes=2).rates(facts, 4)  # γ = 3, β = 13
+    falling = bolt_on(learning_rate=None, strong_convexity=12.0, epochs=2).rates(facts, 4)  # γ = 3, β = 13
     assert falling == pytest.approx([1 / 13, 1 / 13, 1 / 13, 1 / 13])
     alone = bolt_on(learning_rate=None, strong_convexity=13.0)  # γ = 13, β = 23, of one record, and of none
     assert alone.event(replace(facts, public_size=None)) == alone.event(facts)  # of a number of records that is not yet stated
     assert alone.rates(facts, 1) == pytest.approx([1 / 23, 1 / 26, 1 / 39])
-    assert bolt_on(learning_rate=None, strong_convexity=80.0, passes=2).rates(facts, 4) == pytest.approx(
+    assert bolt_on(learning_rate=None, strong_convexity=80.0, epochs=2).rates(facts, 4) == pytest.approx(
         [1 / 30, 1 / 40, 1 / 60, 1 / 80]
     )
 
@@ -121,7 +121,7 @@ def test_42_each_step_of_bolt_on_ends_within_the_ball_on_which_the_loss_is_bound
 
 def last_iterate(**changes: Any) -> LastIterateDescent:
     settings: dict[str, Any] = {
-        "passes": 3,
+        "epochs": 3,
         "batch_size": 2,
         "learning_rate": 1e-3,
         "radius": 5.0,
@@ -130,15 +130,15 @@ def last_iterate(**changes: Any) -> LastIterateDescent:
     return LastIterateDescent(budget=Budget(1e-5, 1.0), **settings)
 
 
-@pytest.mark.parametrize("changes", [{}, {"batch_size": 4}, {"passes": 1, "batch_size": 6}, {"strong_convexity": 0.5}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"batch_size": 4}, {"epochs": 1, "batch_size": 6}, {"strong_convexity": 0.5}], ids=str)
 def test_item_8_a_replaced_record_moves_the_steps_that_use_it_by_the_sensitivity(changes: dict[str, Any]) -> None:
     mechanism = last_iterate(**changes)
     found = moved(mechanism, problem())
     event = mechanism.event(problem().facts)
     assert isinstance(event, HiddenIterates) and len(found) == event.batches * event.passes
     used = [distance for _, distance in found if distance > 1e-9]
-    assert len(used) == mechanism.passes  # once a pass, in the same place of each
-    assert used == pytest.approx([1.0] * mechanism.passes, rel=1e-5) and max(used) <= 1
+    assert len(used) == mechanism.epochs  # once a pass, in the same place of each
+    assert used == pytest.approx([1.0] * mechanism.epochs, rel=1e-5) and max(used) <= 1
     assert [question.noise for question, _ in found] == pytest.approx([event.noise_multiplier] * len(found), rel=1e-12)
 
 
@@ -166,7 +166,7 @@ def test_item_8_hidden_steps_are_charged_for_the_ball_that_they_stay_in(radius: 
     assert isinstance(event, HiddenIterates)
     assert event.diameter == pytest.approx(2 * radius / one_step, rel=1e-6)
     assert (event.batches, event.passes) == (3, 3) and last_iterate(batch_size=4).batches(6) == 2
-    stopped = last_iterate(passes=1, random_stop=True).event(facts)
+    stopped = last_iterate(epochs=1, random_stop=True).event(facts)
     assert isinstance(stopped, RandomStop)
     assert stopped.steps == 3
     assert stopped.contraction == event.contraction
@@ -179,7 +179,7 @@ def test_42_hidden_steps_begin_within_the_ball_that_is_charged(count: int, radiu
     """Rows of zeros have no gradient: a step is θ·(1 − ηΛ/n) from where noise has taken θ, brought back to the ball."""
     mechanism, objective = last_iterate(radius=radius, strong_convexity=strong), problem(public_size=count)
     rng = np.random.default_rng(0)
-    steps = mechanism.passes * mechanism.batches(count)
+    steps = mechanism.epochs * mechanism.batches(count)
     taken = [rng.normal(size=2) * scale for scale in (1e-3, 0.1, 1.0, 100.0, 1e6, 0.2, 10.0, 1e3, 1e9)][:steps]
     assert len(taken) == steps
     source = Asked(answers=taken)
@@ -197,7 +197,7 @@ def test_42_hidden_steps_begin_within_the_ball_that_is_charged(count: int, radiu
 
 def test_42_a_random_stop_is_after_each_number_of_steps_alike() -> None:
     """Three batches: as is charged, a run ends after one, two or three steps, each a third of the time."""
-    mechanism, objective, source = last_iterate(passes=1, random_stop=True), problem(), Asked()
+    mechanism, objective, source = last_iterate(epochs=1, random_stop=True), problem(), Asked()
     records = objective.records(ROWS, SIGNS)
     stops: list[int] = []
     for _ in range(300):
@@ -252,11 +252,11 @@ def test_42_rounding_takes_the_end_of_bolt_on_no_further_than_its_sensitivity_sa
     changes, settings, records = ROUNDED[name]
     facts = replace(problem().facts, lipschitz=LIPSCHITZ, **changes)
     mechanism = bolt_on(**settings)
-    steps = mechanism.passes * -(-records // mechanism.batch_size)
+    steps = mechanism.epochs * -(-records // mechanism.batch_size)
     rate = Fraction(mechanism.learning_rate or 0.0)
     reach = min(Fraction(facts.radius or 0.0), 10 * steps * rate)  # each step goes no further than its rate times the slope
     needed = 2 * steps * step_lost(facts, mechanism.batch_size, float(rate), float(reach), float(reach + 10 * rate))
-    apart = 20 * mechanism.passes * rate / mechanism.batch_size
+    apart = 20 * mechanism.epochs * rate / mechanism.batch_size
     charged = Fraction(mechanism.sensitivity(facts, records)) - apart * (1 + Fraction(1, 2**40))
     assert needed <= charged <= 16 * needed
 

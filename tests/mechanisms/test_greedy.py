@@ -38,9 +38,7 @@ def test_without_noise_it_takes_the_steps_of_greedy_coordinate_descent() -> None
     signs = np.sign(rows[:, 0] - 0.5 * rows[:, 1] + 0.1 * RNG.normal(size=300))
     objective = task(public_size=300).objective()
     records = objective.records(rows, signs)
-    made = GreedyDescent(
-        budget=Budget(1e-5), steps=30, noise_multiplier=1e-9, public_size=300, l1=0.02, strong_convexity=0.05, box=3.0
-    )
+    made = GreedyDescent(budget=Budget(1e-5), steps=30, noise_multiplier=1e-9, public_size=300, l1=0.02, l2=0.05, box=3.0)
     channel = Channel.open()
     channel.charge(made.event(objective.facts), "descent")
     theta, trace = made.train(objective, records, channel)

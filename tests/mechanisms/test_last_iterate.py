@@ -42,7 +42,7 @@ def test_steps_bring_iterates_no_further_apart_than_stated(loss: Any, strong: fl
     facts = objective.facts
     for rate in (0.1 / facts.smoothness, 1.0 / facts.smoothness, 1.9 / facts.smoothness):
         mine = LastIterateDescent(
-            budget=Budget(DELTA), passes=1, batch_size=4, learning_rate=rate, radius=2.0, noise_multiplier=1.0,
+            budget=Budget(DELTA), epochs=1, batch_size=4, learning_rate=rate, radius=2.0, noise_multiplier=1.0,
             strong_convexity=strong,
         )  # fmt: skip
         if rate > 2 / (facts.smoothness + strong / COUNT):
@@ -181,7 +181,7 @@ def test_steps_that_are_shared_by_all_batches_are_found(monkeypatch: pytest.Monk
 def every_batch_is_full(
     self: LastIterateDescent, objective: LinearObjective, records: Any, channel: Channel
 ) -> tuple[Any, dict[str, Any]]:
-    theta, move, steps = np.zeros(objective.dimension), self.move(objective.facts), self.passes * self.batches(len(records))
+    theta, move, steps = np.zeros(objective.dimension), self.move(objective.facts), self.epochs * self.batches(len(records))
     (everyone,) = next(iter(records.stream([None])))
     for step in range(1, steps + 1):
         query = theta - self.learning_rate * objective.plain_gradient(theta, everyone) / self.batch_size
@@ -197,7 +197,7 @@ def test_an_order_that_changes_from_pass_to_pass_is_found(monkeypatch: pytest.Mo
     def bunched(self: LastIterateDescent, records: int, steps: int) -> Any:
         order = np.random.default_rng(records).permutation(records)
         for step in range(steps):
-            start = step // self.passes * self.batch_size
+            start = step // self.epochs * self.batch_size
             yield np.sort(order[start : start + self.batch_size])
 
     def turning(self: LastIterateDescent, records: int, steps: int) -> Any:

@@ -17,7 +17,11 @@ from dperm.mechanisms import (
     Auto,
     BoltOn,
     Budget,
+    Coordinate,
+    FrankWolfe,
     Gradient,
+    GreedyCoordinate,
+    LastIterate,
     Method,
     Objective,
     Output,
@@ -49,6 +53,28 @@ BUDGET = Budget(1e-5, 1.0)
 def test_bad_methods_are_refused_when_they_are_made(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("method", "relation"),
+    [
+        (BoltOn(epochs=3, batch_size=7, learning_rate=0.125, strong_convexity=2.0), Relation.REPLACE_ONE),
+        (Coordinate(l1=0.25, l2=0.5, box=3.0, epochs=4, clipping_norm=0.75), Relation.ADD_OR_REMOVE_ONE),
+        (FrankWolfe(radius=2.0, steps=6, entry_bound=0.5), Relation.ADD_OR_REMOVE_ONE),
+        (GreedyCoordinate(steps=6, entry_bound=0.5, l1=0.25, l2=0.5, box=3.0), Relation.ADD_OR_REMOVE_ONE),
+        (
+            LastIterate(epochs=3, batch_size=7, learning_rate=0.125, radius=2.0, strong_convexity=0.5),
+            Relation.REPLACE_ONE,
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_a_method_states_is_what_its_mechanism_runs_with(method: Method, relation: Relation) -> None:
+    """Each setting reaches the field of the mechanism that has its name, whatever the rule would say."""
+    mechanism, _ = method.build(replace(TASK, relation=relation), BUDGET)
+    names = [field.name for field in dataclasses.fields(method)]
+    assert all(getattr(method, name) != getattr(type(method)(), name) for name in names if name != "random_stop")
+    assert {name: getattr(mechanism, name) for name in names} == {name: getattr(method, name) for name in names}
 
 
 def test_methods_are_values() -> None:

@@ -163,13 +163,13 @@ class GradualRelease(Mechanism):
     θ̃ as of `OutputPerturbation`. `budget` is that of the whole path; `levels[k]` what a stop there costs ex post.
     """
 
-    strong_convexity: float
+    strong_convexity: check.Scale
     signals: tuple[float, ...]
     levels: tuple[float, ...]
     stopping: Stopping
 
     def __post_init__(self) -> None:
-        check.scale("strong_convexity", self.strong_convexity)
+        super().__post_init__()
         self.statement(1)
 
     def statement(self, stop: int) -> ExPost:
@@ -298,32 +298,25 @@ class AccuracyFirst(Method):
     where it stopped.
     """
 
-    accuracy: float | None = None
-    loss: float | None = None
+    accuracy: check.Share | None = None
+    loss: check.Positive | None = None
     held_out: tuple[Any, Any] | None = None
-    check_share: float = _CHECK_SHARE
-    stops: int = 40
-    span: float = 64.0
-    strong_convexity: float | None = None
+    check_share: check.Share = _CHECK_SHARE
+    stops: check.Count = 40
+    span: check.Positive = 64.0
+    strong_convexity: check.Positive | None = None
 
     key = "accuracy_first"
     pure = True
     title = "Accuracy first"
 
     def __post_init__(self) -> None:
-        check.plain_numbers(self, ("accuracy", "loss", "check_share", "stops", "span", "strong_convexity"))
-        check.fraction("check_share", self.check_share)
-        check.integer("stops", self.stops, minimum=2)
-        if not check.positive("span", self.span) > 1:
+        super().__post_init__()
+        if not self.span > 1:
             raise ValueError(f"Expected span above 1, got {self.span!r}.")
-        if self.strong_convexity is not None:
-            check.positive("strong_convexity", self.strong_convexity)
+        check.integer("stops", self.stops, minimum=2)
         if self.accuracy is not None and self.loss is not None:
             raise ValueError("Expected accuracy or loss, got both.")
-        if self.accuracy is not None:
-            check.fraction("accuracy", self.accuracy)
-        if self.loss is not None:
-            check.positive("loss", self.loss)
         if self.held_out is not None and not (isinstance(self.held_out, tuple) and len(self.held_out) == 2):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError("Expected held_out as (rows, labels).")
 

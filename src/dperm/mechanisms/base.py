@@ -66,6 +66,9 @@ class Mechanism(ABC):
 
     budget: Budget
 
+    def __post_init__(self) -> None:
+        check.fields(self)
+
     #: Number of classes where targets are class numbers though the loss has one output; 0 elsewhere.
     target_classes: ClassVar[int] = 0
 

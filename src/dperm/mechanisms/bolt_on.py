@@ -26,31 +26,25 @@ _UNIT = 2.0**-53
 
 @dataclass(frozen=True, kw_only=True)
 class BoltOnPerturbation(Mechanism):
-    """θ_T + noise, θ_T after `passes` passes over the records in a public order, in batches of `batch_size`. Replace-one: their
+    """θ_T + noise, θ_T after `epochs` passes over the records in a public order, in batches of `batch_size`. Replace-one: their
     number is public.
 
-    With `learning_rate` η ≤ 2/β it is constant, and neighbours end within 2·passes·L·η/batch_size of each other (Wu et al.,
+    With `learning_rate` η ≤ 2/β it is constant, and neighbours end within 2·epochs·L·η/batch_size of each other (Wu et al.,
     Lemma 6 and §3.2.3). None: step t is min(1/β, 1/(γt)), γ = strong_convexity/n and β with it, and they end within 2L/(γn)
     (Lemma 8), *not* divided by the batch's size: a pass takes that many steps fewer, each so much longer. L is the data loss's.
     A last batch that is not full is divided by batch_size, too. Exactly one of `noise_multiplier` and `pure_epsilon`.
     """
 
-    passes: int = 10
-    batch_size: int = 50
-    learning_rate: float | None = None
-    strong_convexity: float = 0.0
+    epochs: check.Count = 10
+    batch_size: check.Count = 50
+    learning_rate: check.Scale | None = None
+    strong_convexity: check.ScaleOrZero = 0.0
     noise_multiplier: float | None = None
     pure_epsilon: float | None = None
 
     def __post_init__(self) -> None:
-        check.plain_numbers(self, list(vars(self)))
-        for name in ("passes", "batch_size"):
-            object.__setattr__(self, name, check.integer(name, getattr(self, name)))
-        if check.non_negative("strong_convexity", self.strong_convexity):
-            check.scale("strong_convexity", self.strong_convexity)
-        if self.learning_rate is not None:
-            check.scale("learning_rate", self.learning_rate)
-        elif not self.strong_convexity:
+        super().__post_init__()
+        if self.learning_rate is None and not self.strong_convexity:
             raise ValueError("Expected strong_convexity > 0 where no learning_rate is stated: steps fall as 1/(γt) then.")
         if (self.noise_multiplier is None) == (self.pure_epsilon is None):
             raise ValueError("Expected exactly one of noise_multiplier and pure_epsilon.")
@@ -67,7 +61,7 @@ class BoltOnPerturbation(Mechanism):
         """(steps,) step sizes. ValueError for a constant one above 2/β, where steps may bring neighbours further apart."""
         modulus = self.strong_convexity / max(1, records)
         smoothness = facts.smoothness + modulus
-        steps = self.passes * -(-records // self.batch_size)
+        steps = self.epochs * -(-records // self.batch_size)
         if self.learning_rate is None:
             return np.minimum(1 / smoothness, 1 / (modulus * np.arange(1, steps + 1)))
         if not self.learning_rate <= 2 / smoothness:
@@ -80,7 +74,7 @@ class BoltOnPerturbation(Mechanism):
         if self.learning_rate is None:
             apart = 2 * facts.lipschitz / self.strong_convexity
         else:
-            apart = 2 * self.passes * facts.lipschitz * self.learning_rate / size
+            apart = 2 * self.epochs * facts.lipschitz * self.learning_rate / size
         reach = min(facts.radius or math.inf, facts.lipschitz * float(rates.sum()))  # no θ is longer
         # predictions are sums of products, one for each parameter, and so is the length that a projection divides by
         slopes = (facts.smoothness * reach * (facts.dimension + 16) + facts.lipschitz * (size + 16)) * float(rates.sum())
@@ -114,7 +108,7 @@ class BoltOnPerturbation(Mechanism):
     def _order(self, records: int) -> Iterator[NDArray[np.intp]]:
         """Batches of each pass's order: pseudo-random, and public."""
         draws = np.random.default_rng(records)
-        for _ in range(self.passes):
+        for _ in range(self.epochs):
             order = draws.permutation(records)
             for start in range(0, records, self.batch_size):
                 yield np.sort(order[start : start + self.batch_size])
@@ -143,7 +137,7 @@ class BoltOnPerturbation(Mechanism):
 
     def settings(self) -> Mapping[str, Any]:
         return {
-            "passes": self.passes,
+            "epochs": self.epochs,
             "batch_size": self.batch_size,
             "learning_rate": self.learning_rate,
             "strong_convexity": self.strong_convexity,
@@ -164,23 +158,15 @@ class BoltOn(Method):
     With `strong_convexity` and no `learning_rate` steps fall as 1/(γt); with neither the rate is 1/√n, as in the paper, or 2/β.
     """
 
-    epochs: int = 10
-    batch_size: int = 50
-    learning_rate: float | None = None
-    strong_convexity: float | None = None
+    epochs: check.Count = 10
+    batch_size: check.Count = 50
+    learning_rate: check.Positive | None = None
+    strong_convexity: check.Positive | None = None
 
     key = "bolt-on"
     title = "Bolt-on"
     joint = True
     pure = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("epochs", "batch_size"):
-            check.integer(name, getattr(self, name))
-        for name in ("learning_rate", "strong_convexity"):
-            if getattr(self, name) is not None:
-                check.positive(name, getattr(self, name))
 
     @property
     def needs_size(self) -> bool:
@@ -199,12 +185,10 @@ class BoltOn(Method):
         if rate is None and self.strong_convexity is None:
             assert facts.public_size is not None
             rate = min(1 / math.sqrt(facts.public_size), 2 / facts.smoothness)
-        part = BoltOnPerturbation(
-            budget=budget,
-            passes=self.epochs,
-            batch_size=self.batch_size,
+        part = self.made(
+            BoltOnPerturbation,
+            budget,
             learning_rate=rate,
-            strong_convexity=self.strong_convexity or 0.0,
             noise_multiplier=noise.noise_multiplier,
             pure_epsilon=noise.pure_epsilon,
         )

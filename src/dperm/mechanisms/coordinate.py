@@ -18,11 +18,10 @@ from dperm import _validate as check
 from dperm._types import Array
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.extremes import Extreme, right_angles
-from dperm.mechanisms.method import Method, one_for_each
-from dperm.mechanisms.noisy_size import NoisySize
+from dperm.mechanisms.method import NoisyMethod, one_for_each
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.sums import exact_sum
-from dperm.privacy import Composed, Event, Gaussian, Relation, SelfComposed, calibrate
+from dperm.privacy import Composed, Event, Gaussian, Relation, SelfComposed
 from dperm.release import Channel
 
 _SCALES_SHARE = 0.1  # of the budget's μ², for the sums of squares
@@ -32,32 +31,21 @@ _LEAST = 0.01  # of the mean square: smaller ones are taken for as much
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinateDescent(Mechanism):
-    """`passes` times each coordinate once, in a public order: θ_j ← prox(θ_j − η_j(g_j + strong_convexity·θ_j)), g_j the noisy
+    """`epochs` times each coordinate once, in a public order: θ_j ← prox(θ_j − η_j(g_j + l2·θ_j)), g_j the noisy
     sum of records' ∂_jℓ, clipped at C_j, over `public_size`. Penalties are those beside the *mean* loss: l1·‖θ‖₁ without the
-    intercept, (strong_convexity/2)·‖θ‖²; `box` holds |θ_j| ≤ box.
+    intercept, (l2/2)·‖θ‖²; `box` holds |θ_j| ≤ box.
 
-    With m_j the released mean squares: C_j = clipping_norm·√(m_j/Σm), η_j = 1/(β·m_j/‖x‖²_max + strong_convexity). The later half
+    With m_j the released mean squares: C_j = clipping_norm·√(m_j/Σm), η_j = 1/(β·m_j/‖x‖²_max + l2). The later half
     of the passes is averaged where there is no l1.
     """
 
-    passes: int
-    clipping_norm: float
-    noise_multiplier: float
-    public_size: int
-    l1: float = 0.0
-    strong_convexity: float = 0.0
-    box: float | None = None
-
-    def __post_init__(self) -> None:
-        check.plain_numbers(self, [name for name, value in vars(self).items() if value is not None])
-        for name in ("passes", "public_size"):
-            object.__setattr__(self, name, check.integer(name, getattr(self, name)))
-        check.scale("clipping_norm", self.clipping_norm)
-        check.positive("noise_multiplier", self.noise_multiplier)
-        for name in ("l1", "strong_convexity"):
-            check.non_negative(name, getattr(self, name))
-        if self.box is not None:
-            check.scale("box", self.box)
+    epochs: check.Count
+    clipping_norm: check.Scale
+    noise_multiplier: check.Positive
+    public_size: check.Count
+    l1: check.NonNegative = 0.0
+    l2: check.NonNegative = 0.0
+    box: check.Scale | None = None
 
     @property
     def name(self) -> str:
@@ -73,7 +61,7 @@ class CoordinateDescent(Mechanism):
     def event(self, facts: PublicFacts) -> Event:
         if not facts.smoothness < math.inf:
             raise ValueError("Expected a smooth loss for coordinate descent, whose steps are 1/β.")
-        steps = self.passes * facts.dimension
+        steps = self.epochs * facts.dimension
         return Composed(
             (
                 Gaussian(self.scales_noise(steps), facts.relation),
@@ -85,7 +73,7 @@ class CoordinateDescent(Mechanism):
         if objective.outputs > 1:
             raise ValueError(f"Expected a loss of one output for coordinate descent, got {objective.loss.name}.")
         if objective.strong_convexity:
-            raise ValueError("Expected the quadratic penalty as the mechanism's strong_convexity, not the objective's.")
+            raise ValueError("Expected the quadratic penalty as the mechanism's l2, not the objective's.")
         super().refuse(objective, records)
 
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
@@ -94,26 +82,26 @@ class CoordinateDescent(Mechanism):
         size, dimension = self.public_size, objective.dimension
         scales = self._scales(objective, columns, channel, moves)
         clips = self.clipping_norm * np.sqrt(scales / scales.sum())
-        rates = 1 / (facts.smoothness * scales / objective.row_norm**2 + self.strong_convexity)
+        rates = 1 / (facts.smoothness * scales / objective.row_norm**2 + self.l2)
         penalties = np.full(dimension, self.l1)
         penalties[objective.features :] = 0.0
         theta, mean, averaged = np.zeros(dimension), np.zeros(dimension), 0
         draws = np.random.default_rng(dimension)
-        for done in range(self.passes):
+        for done in range(self.epochs):
             for place in draws.permutation(dimension).tolist():
                 slopes = exact_sum(columns.gradient(place), clips[place])
                 noisy = float(
                     channel.release(slopes, moves * clips[place], self.noise_multiplier, what="slope of a coordinate")[0]
                 )
-                wanted = float(theta[place] - rates[place] * (noisy / size + self.strong_convexity * theta[place]))
+                wanted = float(theta[place] - rates[place] * (noisy / size + self.l2 * theta[place]))
                 wanted = math.copysign(max(abs(wanted) - rates[place] * penalties[place], 0.0), wanted)
                 wanted = wanted if self.box is None else min(max(wanted, -self.box), self.box)
                 columns.move(place, wanted - float(theta[place]))
                 theta[place] = wanted
-            if not self.l1 and 2 * done >= self.passes:
+            if not self.l1 and 2 * done >= self.epochs:
                 mean, averaged = mean + theta, averaged + 1
         found = mean / averaged if averaged else theta
-        return found, {"steps": self.passes * dimension, "non_zero": int(np.count_nonzero(found))}
+        return found, {"steps": self.epochs * dimension, "non_zero": int(np.count_nonzero(found))}
 
     def _scales(self, objective: LinearObjective, columns: _Columns, channel: Channel, moves: int) -> Array:
         """Mean squares of the coordinates, noisy, and above a public number.
@@ -124,7 +112,7 @@ class CoordinateDescent(Mechanism):
         most = objective.row_norm**2
         moved = most * math.sqrt(moves)
         squares = np.concatenate([exact_sum(columns.squares(place), most) for place in range(objective.dimension)])
-        noise = self.scales_noise(self.passes * objective.dimension)
+        noise = self.scales_noise(self.epochs * objective.dimension)
         released = np.asarray(channel.release(squares, moved, noise, what="sums of squares")) / self.public_size
         spread = noise * moved / self.public_size
         return np.maximum(released, max(spread, _LEAST * most / objective.dimension))
@@ -136,10 +124,10 @@ class CoordinateDescent(Mechanism):
 
     def settings(self) -> Mapping[str, Any]:
         return {
-            "passes": self.passes,
+            "epochs": self.epochs,
             "clipping_norm": self.clipping_norm,
             "l1": self.l1,
-            "l2": self.strong_convexity,
+            "l2": self.l2,
             "box": self.box,
         }
 
@@ -193,57 +181,32 @@ class _Columns:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Coordinate(Method):
+class Coordinate(NoisyMethod):
     """Coordinate descent, with penalties beside the mean loss: `l1`·‖θ‖₁ and (`l2`/2)·‖θ‖², and |θ_j| ≤ `box`.
 
     For features of different sizes, and penalties that are not smooth. Gradients of a coordinate are clipped at a share of
     `clipping_norm`, by default 1.5 times the largest norm that a record's gradient has, of squared loss at 0. `epochs`: 10.
     """
 
-    l1: float = 0.0
-    l2: float = 0.0
-    box: float | None = None
-    epochs: int | None = None
-    clipping_norm: float | None = None
+    l1: check.NonNegative = 0.0
+    l2: check.NonNegative = 0.0
+    box: check.Positive | None = None
+    epochs: check.Count | None = None
+    clipping_norm: check.Positive | None = None
 
     key = "coordinate"
     title = "Coordinate descent"
-    needs_size = True
+    label = "coordinate descent"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("l1", "l2"):
-            check.non_negative(name, getattr(self, name))
-        for name in ("box", "clipping_norm"):
-            if getattr(self, name) is not None:
-                check.positive(name, getattr(self, name))
-        if self.epochs is not None:
-            check.integer("epochs", self.epochs)
-
-    def at(self, facts: PublicFacts, budget: Budget, models: int, noise: float) -> Mechanism:
+    def at(self, facts: PublicFacts, budget: Budget, models: int, noise_multiplier: float) -> Mechanism:
         assert facts.public_size is not None
         usual = _USUAL * (facts.data_norm * facts.target_bound if facts.target_bound is not None else facts.lipschitz)
-        part = CoordinateDescent(
-            budget=budget,
-            passes=self.epochs or 10,
-            clipping_norm=self.clipping_norm or usual,
-            noise_multiplier=noise,
+        part = self.made(
+            CoordinateDescent,
+            budget,
+            epochs=10,
+            clipping_norm=usual,
+            noise_multiplier=noise_multiplier,
             public_size=facts.public_size,
-            l1=self.l1,
-            strong_convexity=self.l2,
-            box=self.box,
         )
         return one_for_each(part, models)
-
-    def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
-        epsilon = check.positive("epsilon", budget.epsilon)
-        noise = calibrate(lambda noise: self.at(facts, budget, models, noise).event(facts), epsilon, budget.delta)
-        return self.at(facts, budget, models, noise)
-
-    def size_released(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
-        return NoisySize.below(
-            lambda facts, noise: self.at(facts, budget, models, noise),
-            facts,
-            budget,
-            label="coordinate descent",
-        )

@@ -37,17 +37,10 @@ class FrankWolfeDescent(Mechanism):
     length, or for features of at most `entry_bound`. `step_epsilon` is ε₀ of a step. Under replace-one scores move twice as far.
     """
 
-    radius: float
-    steps: int
-    step_epsilon: float
-    entry_bound: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.entry_bound is not None:
-            check.scale("entry_bound", self.entry_bound)
-        check.scale("radius", self.radius)
-        object.__setattr__(self, "steps", check.integer("steps", self.steps))
-        check.positive("step_epsilon", self.step_epsilon)
+    radius: check.Scale
+    steps: check.Count
+    step_epsilon: check.Positive
+    entry_bound: check.Scale | None = None
 
     @property
     def name(self) -> str:
@@ -106,21 +99,13 @@ class FrankWolfe(Method):
     not to scale rows down: √k·entry_bound for rows of k entries. A record with a larger one counts for less.
     """
 
-    radius: float = 10.0
-    steps: int | None = None
-    entry_bound: float | None = None
+    radius: check.Scale = 10.0
+    steps: check.Count | None = None
+    entry_bound: check.Scale | None = None
 
     key = "frank-wolfe"
     title = "Frank–Wolfe"
     pure = True  # choices by the exponential mechanism are all that it releases
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check.scale("radius", self.radius)
-        if self.steps is not None:
-            check.integer("steps", self.steps)
-        if self.entry_bound is not None:
-            check.scale("entry_bound", self.entry_bound)
 
     def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
         epsilon = check.positive("epsilon", budget.epsilon)
@@ -129,10 +114,7 @@ class FrankWolfe(Method):
         noise = calibrate(
             lambda noise: SelfComposed(ExponentialMechanism(1 / noise, facts.relation), steps * models), epsilon, budget.delta
         )
-        part = FrankWolfeDescent(
-            budget=budget, radius=self.radius, steps=steps, step_epsilon=1 / noise, entry_bound=self.entry_bound
-        )
-        return one_for_each(part, models)
+        return one_for_each(self.made(FrankWolfeDescent, budget, steps=steps, step_epsilon=1 / noise), models)
 
     def _rule(self, facts: PublicFacts, epsilon: float, delta: float) -> int:
         """The T at which 4βr²n/T, what is left to gain, is as large as the noise of a choice, 2rL ln(2p)/ε₀: ε₀ ∝ 1/√T, and
@@ -165,14 +147,13 @@ class FrankWolfeBall(Gradient):
     """
 
     sampling: str = "full"
-    radius: float = 10.0
+    radius: check.Scale = 10.0
 
     key = "frank-wolfe-l2"
     title = "Frank–Wolfe, L2 ball"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check.scale("radius", self.radius)
         if self.sampling != "full":
             raise ValueError(f"Expected sampling='full' with mechanism={self.key!r}, got {self.sampling!r}.")
         for name in ("learning_rate", "strong_convexity"):

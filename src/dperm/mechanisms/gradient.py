@@ -18,7 +18,7 @@ from dperm.gradient.sampling import samplings
 from dperm.gradient.third_party_parts import foreign_parts
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.extremes import Extreme, beside_others_alike, every_place, some_places
-from dperm.mechanisms.method import Method, one_for_each
+from dperm.mechanisms.method import NoisyMethod, one_for_each
 from dperm.mechanisms.noisy_size import NoisySize
 from dperm.mechanisms.tuning import gradient_plan, importance_plan
 from dperm.objectives import LinearObjective, PublicFacts, Records, Task
@@ -129,7 +129,7 @@ SAMPLINGS = {
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Gradient(Method):
+class Gradient(NoisyMethod):
     """Gradient perturbation by `sampling` "poisson" (DP-SGD), "importance" (DPIS: add/remove only) or "full" batches; also by
     "balls_and_bins" (each record once an epoch: add/remove only), "truncated_poisson" or "fixed_size" (replace-one only); of
     persons with several rows also by "rows", each by itself (add/remove only).
@@ -139,23 +139,19 @@ class Gradient(Method):
     """
 
     sampling: str = "poisson"
-    expected_batch_size: float | None = None
-    epochs: float | None = None
-    clipping_norm: float | None = None
-    learning_rate: float | None = None
-    strong_convexity: float | None = None
+    expected_batch_size: check.Positive | None = None
+    epochs: check.Positive | None = None
+    clipping_norm: check.Positive | None = None
+    learning_rate: check.Positive | None = None
+    strong_convexity: check.Positive | None = None
 
     key = "gradient"
     joint = True
     unbounded = True
-    needs_size = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check.choice("sampling", self.sampling, SAMPLINGS)
-        for name, value in self._settings().items():
-            if value is not None:
-                check.positive(name, value)
         if self.sampling == "full" and self.expected_batch_size is not None:
             raise ValueError("Expected no expected_batch_size with sampling='full', whose batches are all records.")
         if self.sampling != "poisson" and self.epochs is not None:
@@ -192,10 +188,6 @@ class Gradient(Method):
         plan = gradient_plan(whole, epsilon, budget.delta, sampling=self.sampling, **self._settings())(noise_multiplier)
         return one_for_each(GradientPerturbation(budget=budget, plan=self.shaped(plan)), models)
 
-    def stated(self, facts: PublicFacts, budget: Budget, models: int, noise_multiplier: float) -> Event:
-        """What this noise is said to cost, which is brought within the budget. Of what is certified: the event."""
-        return self.at(facts, budget, models, noise_multiplier).event(facts)
-
     def within(self, facts: PublicFacts, budget: Budget, filter: FilteredRdp | None = None) -> GradientPerturbation:
         """By importance sampling within the budget, or within what is left of a filter that was charged before."""
         epsilon = check.positive("epsilon", budget.epsilon)
@@ -208,9 +200,7 @@ class Gradient(Method):
             if self.expected_batch_size and facts.public_size:
                 admit_batch(self.expected_batch_size, facts.public_size)
             return self.within(facts, budget)
-        epsilon = check.positive("epsilon", budget.epsilon)
-        noise = calibrate(lambda noise: self.stated(facts, budget, models, noise), epsilon, budget.delta)
-        return self.at(facts, budget, models, noise)
+        return super().calibrated(facts, budget, models)
 
     def size_released(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
         label = f"gradient perturbation ({self.words})"
@@ -275,14 +265,10 @@ class IndividualGradient(Gradient):
 class SmoothedGradient(Gradient):
     """`Gradient` with Laplacian smoothing of this `strength` after the noise (DP-LSSGD): it costs the same."""
 
-    strength: float = 1.0
+    strength: check.NonNegative = 1.0
 
     key = "lssgd"
     title = "DP-LSSGD"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check.non_negative("strength", self.strength)
 
     def shaped(self, plan: Policy) -> Policy:
         smoothed: Any = plan  # whatever the sampling, its plan has a slot for what is done after the noise

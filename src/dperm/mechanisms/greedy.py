@@ -36,31 +36,19 @@ _UNKNOWN = 50  # where the number of records is private
 class GreedyDescent(Mechanism):
     """`steps` times: the coordinate that a proximal step would move furthest, and its step, θ_j ← prox(θ_j − g_j/(n·M)), g_j the
     noisy sum of records' ∂_jℓ. Penalties are those beside the *mean* loss: l1·‖θ‖₁ without the intercept,
-    (strong_convexity/2)·‖θ‖²; `box` holds |θ_j| ≤ box.
+    (l2/2)·‖θ‖²; `box` holds |θ_j| ≤ box.
 
     A proximal map moves no further than what it is given: a record moves every score by at most the bound on its gradient's
     entries, see `entry_limit`. Half of each step's budget goes to the choice: ε₀ = 2/noise_multiplier.
     """
 
-    steps: int
-    noise_multiplier: float
-    public_size: int
-    entry_bound: float | None = None
-    l1: float = 0.0
-    strong_convexity: float = 0.0
-    box: float | None = None
-
-    def __post_init__(self) -> None:
-        check.plain_numbers(self, [name for name, value in vars(self).items() if value is not None])
-        for name in ("steps", "public_size"):
-            object.__setattr__(self, name, check.integer(name, getattr(self, name)))
-        check.scale("noise_multiplier", self.noise_multiplier)
-        for name in ("l1", "strong_convexity"):
-            if check.non_negative(name, getattr(self, name)):
-                check.scale(name, getattr(self, name))
-        for name in ("entry_bound", "box"):
-            if getattr(self, name) is not None:
-                check.scale(name, getattr(self, name))
+    steps: check.Count
+    noise_multiplier: check.Scale
+    public_size: check.Count
+    entry_bound: check.Scale | None = None
+    l1: check.ScaleOrZero = 0.0
+    l2: check.ScaleOrZero = 0.0
+    box: check.Scale | None = None
 
     @property
     def name(self) -> str:
@@ -91,7 +79,7 @@ class GreedyDescent(Mechanism):
         if objective.outputs > 1:
             raise ValueError(f"Expected a loss of one output for coordinate descent, got {objective.loss.name}.")
         if objective.strong_convexity:
-            raise ValueError("Expected the quadratic penalty as the mechanism's strong_convexity, not the objective's.")
+            raise ValueError("Expected the quadratic penalty as the mechanism's l2, not the objective's.")
         entry_limit(objective, self.entry_bound)
         super().refuse(objective, records)
 
@@ -99,14 +87,14 @@ class GreedyDescent(Mechanism):
         limit = entry_limit(objective, self.entry_bound)
         moved, n = entrywise_moved(objective, limit), float(self.public_size)
         entry = max(min(self.entry_bound or math.inf, objective.row_norm), objective.intercept_scale)
-        curvature = n * (objective.curvature * entry**2 + self.strong_convexity)  # of a coordinate
+        curvature = n * (objective.curvature * entry**2 + self.l2)  # of a coordinate
         penalties = np.full(objective.dimension, n * self.l1)
         penalties[objective.features :] = 0.0
         edge = math.inf if self.box is None else curvature * self.box
         theta = np.zeros(objective.dimension)
         for _ in range(self.steps):
             gradient = entrywise_gradient(objective, records, theta, limit, self.noise_multiplier)
-            place = (curvature - n * self.strong_convexity) * theta
+            place = (curvature - n * self.l2) * theta
             scores, sensitivity = _scores(place, gradient, curvature * theta, penalties, edge, moved)
             chosen = channel.choose(scores, sensitivity, self.choice_epsilon, "choice of a coordinate")
             noisy = float(channel.release(gradient[[chosen]], moved, self.noise_multiplier, what="slope of a coordinate")[0])
@@ -125,7 +113,7 @@ class GreedyDescent(Mechanism):
             "steps": self.steps,
             "entry_bound": self.entry_bound,
             "l1": self.l1,
-            "l2": self.strong_convexity,
+            "l2": self.l2,
             "box": self.box,
         }
 
@@ -151,39 +139,20 @@ class GreedyCoordinate(Method):
     left open follow from the number of records and the budget, between 10 and 500; they are 50 where that number is private.
     """
 
-    steps: int | None = None
-    entry_bound: float | None = None
-    l1: float = 0.0
-    l2: float = 0.0
-    box: float | None = None
+    steps: check.Count | None = None
+    entry_bound: check.Scale | None = None
+    l1: check.ScaleOrZero = 0.0
+    l2: check.ScaleOrZero = 0.0
+    box: check.Scale | None = None
 
     key = "greedy-coordinate"
     title = "Greedy coordinate descent"
     needs_size = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("l1", "l2"):
-            if check.non_negative(name, getattr(self, name)):
-                check.scale(name, getattr(self, name))
-        for name in ("box", "entry_bound"):
-            if getattr(self, name) is not None:
-                check.scale(name, getattr(self, name))
-        if self.steps is not None:
-            check.integer("steps", self.steps)
-
     def at(self, facts: PublicFacts, budget: Budget, models: int, noise: float) -> Mechanism:
         assert facts.public_size is not None
-        part = GreedyDescent(
-            budget=budget,
-            steps=self.steps or self._rule(facts, check.positive("epsilon", budget.epsilon), budget.delta),
-            noise_multiplier=noise,
-            public_size=facts.public_size,
-            entry_bound=self.entry_bound,
-            l1=self.l1,
-            strong_convexity=self.l2,
-            box=self.box,
-        )
+        steps = self.steps or self._rule(facts, check.positive("epsilon", budget.epsilon), budget.delta)
+        part = self.made(GreedyDescent, budget, steps=steps, noise_multiplier=noise, public_size=facts.public_size)
         return one_for_each(part, models)
 
     def _rule(self, facts: PublicFacts, epsilon: float, delta: float) -> int:

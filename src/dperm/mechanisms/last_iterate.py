@@ -35,7 +35,7 @@ _OFF = 2.0**-40  # of the noise's standard deviation in a coordinate: how far a 
 
 @dataclass(frozen=True, kw_only=True)
 class LastIterateDescent(Mechanism):
-    """θ ← Π(θ − η·(Σ_batch ∇ℓ_i/batch_size + (strong_convexity/n)·θ) + noise), `passes` times over the records in batches of one
+    """θ ← Π(θ − η·(Σ_batch ∇ℓ_i/batch_size + (strong_convexity/n)·θ) + noise), `epochs` times over the records in batches of one
     public order, Π onto ‖θ‖ ≤ radius. Replace-one: their number is public.
 
     A record moves a step by 2ηL/batch_size =: a; the noise has `noise_multiplier`·a. Steps must not bring iterates apart: losses
@@ -43,25 +43,18 @@ class LastIterateDescent(Mechanism):
     number of steps that is drawn uniformly, and public.
     """
 
-    passes: int
-    batch_size: int
-    learning_rate: float
-    radius: float
-    noise_multiplier: float
-    strong_convexity: float = 0.0
+    epochs: check.Count
+    batch_size: check.Count
+    learning_rate: check.Scale
+    radius: check.Scale
+    noise_multiplier: check.Positive
+    strong_convexity: check.ScaleOrZero = 0.0
     random_stop: bool = False
 
     def __post_init__(self) -> None:
-        check.plain_numbers(self, [name for name in vars(self) if name != "random_stop"])
-        for name in ("passes", "batch_size"):
-            object.__setattr__(self, name, check.integer(name, getattr(self, name)))
-        for name in ("learning_rate", "radius"):
-            check.scale(name, getattr(self, name))
-        check.positive("noise_multiplier", self.noise_multiplier)
-        if check.non_negative("strong_convexity", self.strong_convexity):
-            check.scale("strong_convexity", self.strong_convexity)
-        if self.random_stop and self.passes > 1:
-            raise ValueError(f"Expected one pass with random_stop, whose bound is of one, got passes={self.passes}.")
+        super().__post_init__()
+        if self.random_stop and self.epochs > 1:
+            raise ValueError(f"Expected one pass with random_stop, whose bound is of one, got epochs={self.epochs}.")
 
     @property
     def name(self) -> str:
@@ -103,7 +96,7 @@ class LastIterateDescent(Mechanism):
         return HiddenIterates(
             self.noise_multiplier,
             self.batches(records),
-            self.passes,
+            self.epochs,
             contraction,
             2 * self.radius / move,
             rounding,
@@ -135,7 +128,7 @@ class LastIterateDescent(Mechanism):
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
         facts, shrink = objective.facts, self.strong_convexity / max(1, len(records))
         move, theta = self.move(facts), np.zeros(objective.dimension)
-        steps = self.passes * self.batches(len(records))
+        steps = self.epochs * self.batches(len(records))
         if self.random_stop:
             steps = int(channel.source.generator.integers(1, steps + 1))  # public: whoever knows it learns what is charged
         for step, parts in enumerate(records.stream(self._order(len(records), steps)), start=1):
@@ -170,7 +163,7 @@ class LastIterateDescent(Mechanism):
 
     def settings(self) -> Mapping[str, Any]:
         return {
-            "passes": self.passes,
+            "epochs": self.epochs,
             "batch_size": self.batch_size,
             "learning_rate": self.learning_rate,
             "l2_radius": self.radius,
@@ -192,25 +185,16 @@ class LastIterate(Method):
     one pass, in batches of √n.
     """
 
-    epochs: int | None = None
-    batch_size: int | None = None
-    learning_rate: float | None = None
-    radius: float | None = None
-    strong_convexity: float | None = None
+    epochs: check.Count | None = None
+    batch_size: check.Count | None = None
+    learning_rate: check.Positive | None = None
+    radius: check.Positive | None = None
+    strong_convexity: check.Positive | None = None
     random_stop: bool = False
 
     key = "last-iterate"
     title = "Last iterate"
     needs_size = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) is not None:
-                check.integer(name, getattr(self, name))
-        for name in ("learning_rate", "strong_convexity", "radius"):
-            if getattr(self, name) is not None:
-                check.positive(name, getattr(self, name))
 
     def size_released(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
         _refuse_other_neighbours(facts)
@@ -224,22 +208,18 @@ class LastIterate(Method):
         modulus = self.strong_convexity or 0.0
         rate = self.learning_rate or 1 / (facts.smoothness + modulus / size)
         square = 1 if self.random_stop else self._rule(facts, epsilon, budget.delta, rate)
-        passes = self.epochs or square
         batch = self.batch_size or math.ceil(math.sqrt(size) if self.random_stop else size / square)
         if batch > size:
             raise ValueError(f"Expected batch_size of at most public_size = {size}, got {batch}.")
+        by_rule = {
+            "epochs": square,
+            "batch_size": batch,
+            "learning_rate": rate,
+            "radius": min(_RADIUS, facts.radius or _RADIUS),
+        }
 
         def at(noise: float) -> LastIterateDescent:
-            return LastIterateDescent(
-                budget=budget,
-                passes=passes,
-                batch_size=batch,
-                learning_rate=rate,
-                radius=self.radius or min(_RADIUS, facts.radius or _RADIUS),
-                noise_multiplier=noise,
-                strong_convexity=modulus,
-                random_stop=self.random_stop,
-            )
+            return self.made(LastIterateDescent, budget, noise_multiplier=noise, **by_rule)
 
         def cost(noise: float) -> Event:
             return SelfComposed(at(noise).event(facts), models)

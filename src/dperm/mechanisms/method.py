@@ -5,17 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm._family import members
 from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.noisy_size import NoisySize
 from dperm.mechanisms.one_vs_rest import OneVsRest
 from dperm.objectives import LinearObjective, PublicFacts, Task
-from dperm.privacy import Event, Gaussian, Relation, Risk
+from dperm.privacy import Event, Gaussian, Relation, Risk, calibrate
 from dperm.privacy import epsilon as best_epsilon
+
+M = TypeVar("M", bound=Mechanism)
 
 #: how a saved model shows a method that dperm did not write, and so cannot make again
 FOREIGN = "not dperm's: "
@@ -40,7 +43,7 @@ class Method(ABC):
     needs_size: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check.plain_numbers(self, [field.name for field in fields(self)])
+        check.fields(self)
 
     def __repr__(self) -> str:
         """As it would be written."""
@@ -100,9 +103,43 @@ class Method(ABC):
         mechanism.refuse_groups(facts)
         return mechanism, objective
 
+    def made(self, kind: type[M], budget: Budget, **by_rule: Any) -> M:
+        """A mechanism whose fields are this method's settings of the same names; `by_rule` has those that were left open, None,
+        and those that are no settings."""
+        names = {field.name for field in fields(kind)}
+        stated = {field.name: getattr(self, field.name) for field in fields(self) if field.name in names}
+        return kind(budget=budget, **by_rule | {name: value for name, value in stated.items() if value is not None})
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; see `method_from_dict`."""
         return {"method": self.key, **{field.name: getattr(self, field.name) for field in fields(self)}}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class NoisyMethod(Method):
+    """A method whose mechanism has a noise multiplier: it is the least that stays within the budget, once the number of records
+    is known, or released for a part of the budget."""
+
+    needs_size = True
+    label: ClassVar[str] = ""  # of what runs, where the number of records is released
+
+    @abstractmethod
+    def at(self, facts: PublicFacts, budget: Budget, models: int, noise_multiplier: float) -> Mechanism:
+        """The mechanism with this noise, whatever it costs."""
+
+    def stated(self, facts: PublicFacts, budget: Budget, models: int, noise_multiplier: float) -> Event:
+        """What this noise is said to cost, which is brought within the budget. Of what is certified: the event."""
+        return self.at(facts, budget, models, noise_multiplier).event(facts)
+
+    def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
+        epsilon = check.positive("epsilon", budget.epsilon)
+        noise = calibrate(lambda noise: self.stated(facts, budget, models, noise), epsilon, budget.delta)
+        return self.at(facts, budget, models, noise)
+
+    def size_released(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
+        return NoisySize.below(
+            lambda facts, noise: self.at(facts, budget, models, noise), facts, budget, label=self.label or self.title or self.key
+        )
 
 
 def one_for_each(mechanism: Mechanism, models: int) -> Mechanism:

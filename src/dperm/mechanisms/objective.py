@@ -44,18 +44,14 @@ class ObjectivePerturbation(Mechanism):
     is far too small to matter.
     """
 
-    noise_std: float
-    strong_convexity: float
+    noise_std: check.Positive
+    strong_convexity: check.Positive
     calibration: Calibration = "sharp"
-    tolerance: float | None = None
-    output_multiplier: float = 200.0
+    tolerance: check.Positive | None = None
+    output_multiplier: check.Positive = 200.0
 
     def __post_init__(self) -> None:
-        check.plain_numbers(self, list(vars(self)))
-        for name in ("noise_std", "strong_convexity", "output_multiplier"):
-            check.positive(name, getattr(self, name))
-        if self.tolerance is not None:
-            check.positive("tolerance", self.tolerance)
+        super().__post_init__()
         check.choice("calibration", self.calibration, _PAPERS)
 
     @classmethod
@@ -180,21 +176,17 @@ class Objective(Method):
     """
 
     calibration: Calibration = "sharp"
-    strong_convexity: float | None = None
+    strong_convexity: check.Positive | None = None
     margin: float | None = None
-    roughness: float | None = None
+    roughness: check.NonNegative | None = None
 
     key = "objective"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check.choice("calibration", self.calibration, _PAPERS)
-        if self.strong_convexity is not None:
-            check.positive("strong_convexity", self.strong_convexity)
         if self.margin is not None:
             Logistic(self.margin)  # refuses what is no margin
-        if self.roughness is not None:
-            check.non_negative("roughness", self.roughness)
 
     def objective(self, task: Task, budget: Budget | None = None) -> LinearObjective:
         usual = USUAL_MARGIN if self.calibration == "sharp" else 0.0

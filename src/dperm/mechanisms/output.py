@@ -30,16 +30,13 @@ class OutputPerturbation(Mechanism):
     Exactly one of `noise_multiplier` (Gaussian, calibrated exactly) and `pure_epsilon` (density ∝ exp(−ε‖b‖/Δ)).
     """
 
-    strong_convexity: float
+    strong_convexity: check.Scale
     noise_multiplier: float | None = None
     pure_epsilon: float | None = None
-    tolerance: float | None = None
+    tolerance: check.Positive | None = None
 
     def __post_init__(self) -> None:
-        check.plain_numbers(self, list(vars(self)))
-        check.scale("strong_convexity", self.strong_convexity)
-        if self.tolerance is not None:
-            check.positive("tolerance", self.tolerance)
+        super().__post_init__()
         if (self.noise_multiplier is None) == (self.pure_epsilon is None):
             raise ValueError("Expected exactly one of noise_multiplier and pure_epsilon.")
 
@@ -147,17 +144,11 @@ class Output(Method):
     """Output perturbation. `strong_convexity` is Λ of (Λ/2)‖θ‖²; its rule needs the number of records. `roughness` is the
     weight of the penalty on roughness, of features that are neighbours."""
 
-    strong_convexity: float | None = None
-    roughness: float = 0.0
+    strong_convexity: check.Positive | None = None
+    roughness: check.NonNegative = 0.0
 
     key = "output"
     pure = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.strong_convexity is not None:
-            check.positive("strong_convexity", self.strong_convexity)
-        check.non_negative("roughness", self.roughness)
 
     def objective(self, task: Task, budget: Budget | None = None) -> LinearObjective:
         return with_roughness(super().objective(task), task, budget, self.roughness)

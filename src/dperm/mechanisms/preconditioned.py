@@ -20,12 +20,11 @@ from dperm import _validate as check
 from dperm._types import Array
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.extremes import Extreme, instead_of_none, right_angles
-from dperm.mechanisms.method import Method
-from dperm.mechanisms.noisy_size import NoisySize
+from dperm.mechanisms.method import NoisyMethod
 from dperm.objectives import Batch, LinearObjective, PublicFacts, Records, Squared
 from dperm.objectives.parts import exact_total
 from dperm.objectives.sums import exact_sum
-from dperm.privacy import Composed, Event, Gaussian, Relation, SelfComposed, calibrate
+from dperm.privacy import Composed, Event, Gaussian, Relation, SelfComposed
 from dperm.privacy.accountants.gaussian import gaussian_mu
 from dperm.release import Channel
 from dperm.release.grid import Grid, power_below
@@ -55,19 +54,12 @@ class PreconditionedDescent(Mechanism):
     the diagonal are released once, times √2, so that the vector released is as long as the matrix.
     """
 
-    steps: int
-    step_size: float
-    floor: float
-    kappa: float
-    noise_multiplier: float
-    public_size: int
-
-    def __post_init__(self) -> None:
-        check.plain_numbers(self, [name for name in vars(self) if name != "budget"])
-        for name in ("steps", "public_size"):
-            object.__setattr__(self, name, check.integer(name, getattr(self, name)))
-        for name in ("step_size", "floor", "kappa", "noise_multiplier"):
-            check.scale(name, getattr(self, name))
+    steps: check.Count
+    step_size: check.Scale
+    floor: check.Scale
+    kappa: check.Scale
+    noise_multiplier: check.Scale
+    public_size: check.Count
 
     @property
     def name(self) -> str:
@@ -202,15 +194,15 @@ def _gradient(objective: LinearObjective, theta: Array, clip: float, batch: Batc
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Preconditioned(Method):
+class Preconditioned(NoisyMethod):
     """Descent for least squares, preconditioned by a noisy Gram matrix; all its settings follow from n, d and the budget."""
 
     key = "preconditioned"
     unbounded = True
     title = "Preconditioned descent"
-    needs_size = True
+    label = "preconditioned descent"
 
-    def at(self, facts: PublicFacts, budget: Budget, noise: float) -> Mechanism:
+    def at(self, facts: PublicFacts, budget: Budget, models: int, noise_multiplier: float) -> Mechanism:
         """By the rules of docs/regression.md: S = nμ/√d; an effective ridge of λB²/μ with λ = min(1, √(1000/S)) + 20/S."""
         assert facts.public_size is not None
         if facts.target_bound is None:
@@ -228,14 +220,6 @@ class Preconditioned(Method):
             step_size=min(1.0, progress / steps),
             floor=floor,
             kappa=1 + signal / 500,
-            noise_multiplier=noise,
+            noise_multiplier=noise_multiplier,
             public_size=n,
         )
-
-    def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
-        epsilon = check.positive("epsilon", budget.epsilon)
-        noise = calibrate(lambda noise: self.at(facts, budget, noise).event(facts), epsilon, budget.delta)
-        return self.at(facts, budget, noise)
-
-    def size_released(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
-        return NoisySize.below(lambda facts, noise: self.at(facts, budget, noise), facts, budget, label="preconditioned descent")
