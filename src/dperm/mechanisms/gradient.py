@@ -20,7 +20,7 @@ from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.extremes import Extreme, beside_others_alike, every_place, some_places
 from dperm.mechanisms.method import NoisyMethod, one_for_each
 from dperm.mechanisms.noisy_size import NoisySize
-from dperm.mechanisms.tuning import gradient_plan, importance_plan
+from dperm.mechanisms.tuning import gradient_plan, gradient_rule, importance_plan
 from dperm.objectives import LinearObjective, PublicFacts, Records, Task
 from dperm.privacy import Assumption, Event, FilteredRdp, calibrate, epsilon, rdp_budget
 from dperm.privacy.certificates import assumptions as statements
@@ -156,6 +156,10 @@ class Gradient(NoisyMethod):
             raise ValueError("Expected no expected_batch_size with sampling='full', whose batches are all records.")
         if self.sampling != "poisson" and self.epochs is not None:
             check.integer("epochs", self.epochs)
+
+    @property
+    def rule(self) -> str:
+        return gradient_rule(self.sampling) if type(self) is Gradient else super().rule
 
     def _settings(self) -> dict[str, Any]:
         """What the rules take: not what a method that builds on this one adds."""

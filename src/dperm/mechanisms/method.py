@@ -45,6 +45,11 @@ class Method(ABC):
     def __post_init__(self) -> None:
         check.fields(self)
 
+    @property
+    def rule(self) -> str:
+        """How what is left open follows from public facts, for reports; by default what the method is."""
+        return (type(self).__doc__ or "").split("\n")[0]
+
     def __repr__(self) -> str:
         """As it would be written."""
         said = [field for field in fields(self) if getattr(self, field.name) != field.default]

@@ -16,7 +16,7 @@ from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.extremes import Extreme, curved, steep
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
-from dperm.mechanisms.tuning import USUAL_MARGIN, objective_strong_convexity, with_margin, with_roughness
+from dperm.mechanisms.tuning import OBJECTIVE_RULE, USUAL_MARGIN, objective_strong_convexity, with_margin, with_roughness
 from dperm.objectives import LinearObjective, Logistic, PublicFacts, Records, RegularisedSum, Task
 from dperm.privacy import Assumption, Composed, Event, Gaussian, ObjectivePerturbationEvent, Relation, SelfComposed, calibrate
 from dperm.privacy.accountants.gaussian import gaussian_mu
@@ -187,6 +187,10 @@ class Objective(Method):
         check.choice("calibration", self.calibration, _PAPERS)
         if self.margin is not None:
             Logistic(self.margin)  # refuses what is no margin
+
+    @property
+    def rule(self) -> str:
+        return OBJECTIVE_RULE + (f"; a margin of {USUAL_MARGIN:g} for the logistic loss" if self.calibration == "sharp" else "")
 
     def objective(self, task: Task, budget: Budget | None = None) -> LinearObjective:
         usual = USUAL_MARGIN if self.calibration == "sharp" else 0.0

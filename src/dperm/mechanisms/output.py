@@ -15,7 +15,7 @@ from dperm.mechanisms.extremes import Extreme, steep
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.noisy_size import NoisySize
-from dperm.mechanisms.tuning import output_strong_convexity, with_roughness
+from dperm.mechanisms.tuning import OUTPUT_RULE, output_strong_convexity, with_roughness
 from dperm.objectives import LinearObjective, PublicFacts, Records, Task
 from dperm.privacy import Assumption, Composed, Event, Gaussian, PureDP, Relation, SelfComposed, calibrate
 from dperm.privacy.certificates import assumptions as statements
@@ -149,6 +149,10 @@ class Output(Method):
 
     key = "output"
     pure = True
+
+    @property
+    def rule(self) -> str:
+        return OUTPUT_RULE
 
     def objective(self, task: Task, budget: Budget | None = None) -> LinearObjective:
         return with_roughness(super().objective(task), task, budget, self.roughness)

@@ -25,8 +25,14 @@ from dperm.privacy.accountants.gaussian import gaussian_mu
 
 TYPICAL_NORM = 40.0
 _PER_TARGET = 4.0  # of a regression's, in place of it, for each unit of the bound on targets
+_OUTPUT_SIGNAL = 400  # of output perturbation: n over which curvature outweighs what a record may do
 _MOMENTUM = 0.9
 _AVERAGED = 0.5  # of the steps, the later ones: the problems are convex
+_TRAVEL, _TRAVEL_POWER = 30, 1.4  # clipped gradients, and the power of S
+_CLIP = 0.3  # of the bound on rows
+_EPOCHS, _BATCH = 60.0, 512.0
+_FEWEST_STEPS, _MOST_FULL_STEPS = 30, 1000  # of full batches
+_OF_SQUARED_LOSS = (5, 100)  # likewise
 _NORM_FLOOR = 0.01  # of importance sampling
 _MOST_STEPS = 100_000  # of 60 epochs: a number of records released with much noise may come out a thousand times too large
 
@@ -61,7 +67,7 @@ def output_strong_convexity(facts: PublicFacts, noise_multiplier: float) -> floa
     """(σ²n/400)^⅓·B²: the risk added by noise of length σL/Λ in curvature ∝ n against Λ‖θ‖²/2."""
     if facts.public_size is None:
         raise ValueError("Output perturbation's rule for the regulariser needs public_size; state it or pass strong_convexity.")
-    return facts.data_norm**2 * (noise_multiplier**2 * facts.public_size / 400) ** (1 / 3)
+    return facts.data_norm**2 * (noise_multiplier**2 * facts.public_size / _OUTPUT_SIGNAL) ** (1 / 3)
 
 
 def signal_to_noise(facts: PublicFacts, epsilon: float, delta: float) -> float:
@@ -107,27 +113,27 @@ class GradientSettings:
         sampler = samplings().get(sampling, FullBatch)
         size = sampler.drawn_from(facts.public_size, facts.unit)
         # importance sampling draws more often than b/n: smaller batches leave it room
-        usual = max(512.0, (epochs or 60.0) * size / _MOST_STEPS)
+        usual = max(_BATCH, (epochs or _EPOCHS) * size / _MOST_STEPS)
         batch = expected_batch_size or min(usual, size / (16 if sampling == "importance" else 4))
         if sampler.whole_batches and expected_batch_size is None:
             batch = max(1, round(batch))
         squared = facts.target_bound is not None
         if sampling == "full":
-            low, high = (5, 100) if squared else (30, 1000)
+            low, high = _OF_SQUARED_LOSS if squared else (_FEWEST_STEPS, _MOST_FULL_STEPS)
             steps = max(1, round(epochs or min(max(signal / 2 if squared else signal, low), high)))
         else:
-            steps = math.ceil((epochs or 60.0) * size / batch)
+            steps = math.ceil((epochs or _EPOCHS) * size / batch)
         if facts.target_bound is not None:
             # the largest gradient at θ = 0, if not everywhere
             bound = clipping_norm or min(facts.data_norm * facts.target_bound, facts.lipschitz)
             step_size = 2.0 / facts.smoothness
         else:
-            bound = clipping_norm or 0.3 * facts.data_norm
-            travel = 30 * signal**1.4 * (1 - _MOMENTUM)
+            bound = clipping_norm or _CLIP * facts.data_norm
+            travel = _TRAVEL * signal**_TRAVEL_POWER * (1 - _MOMENTUM)
             step_size = min(travel / steps, 8.0) / (facts.data_norm * bound)
         if strong_convexity:
             step_size = min(step_size, size / strong_convexity)  # the regulariser's own steps, Λ/n·θ, must not overshoot
-        return cls(facts.public_size, batch, epochs or 60.0, steps, bound, SGD(learning_rate or step_size, momentum=_MOMENTUM))
+        return cls(facts.public_size, batch, epochs or _EPOCHS, steps, bound, SGD(learning_rate or step_size, momentum=_MOMENTUM))
 
 
 def gradient_plan(
@@ -178,6 +184,25 @@ def importance_plan(
         proposal_factor=1 / _NORM_FLOOR,
         update=chosen.update,
         average_from=_AVERAGED,
+    )
+
+
+# The rules in words, for reports: made of the numbers above, so that a page says what runs
+
+OUTPUT_RULE = f"Λ = B²·(σ²n/{_OUTPUT_SIGNAL})^⅓, σ the noise multiplier"
+OBJECTIVE_RULE = f"Λ minimises σ(Λ)²d/Λ + Λ({TYPICAL_NORM:g}/B)², with σ(Λ) the noise that the budget needs at Λ"
+
+
+def gradient_rule(sampling: str) -> str:
+    """What `GradientSettings` leave no choice about, in words."""
+    if sampling == "full":
+        spread = f"S steps, between {_FEWEST_STEPS} and {_MOST_FULL_STEPS:,}"
+    else:
+        spread = f"{_EPOCHS:g} epochs of batches of min({_BATCH:g}, n/{16 if sampling == 'importance' else 4})"
+    return (
+        f"{spread}; momentum {_MOMENTUM:g}, C = {_CLIP:g}·B, the last {100 * (1 - _AVERAGED):g} % of the iterates averaged, "
+        f"step size for a travel of {_TRAVEL}·S^{_TRAVEL_POWER:g} clipped gradients, S = nμ/√d "
+        "(squared loss: C = B·bound, step size 2/β, full batches S/2 steps)"
     )
 
 
