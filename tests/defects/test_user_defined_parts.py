@@ -21,6 +21,7 @@ from dperm.gradient import SGD, Averaged, Clip, Constant, FullBatch, GradientDif
 from dperm.gradient.recipes import dp_sgd
 from dperm.mechanisms import Budget, GradientPerturbation, Objective, ObjectivePerturbation, OutputPerturbation
 from dperm.objectives import LinearObjective, Logistic, Loss
+from dperm.objectives.targets import Interval, Signs
 from dperm.privacy import Certificate, Gaussian
 from dperm.release import Channel, SpendLog, SystemSource
 from dperm.torch import Callback, PrivateTrainer
@@ -93,12 +94,7 @@ class Distance(Loss):
     def name(self) -> str:
         return "distance"
 
-    @property
-    def classification(self) -> bool:
-        return False
-
-    def admit(self, targets: Any) -> Any:
-        return np.clip(targets, -1.0, 1.0)
+    targets = Interval(-1.0, 1.0)
 
     def at_zero(self) -> float:
         return 2**0.5 - 1
@@ -136,11 +132,9 @@ class SteeperBetween(Distance):
 
 
 class AdmitsAnything(Distance):
-    """Its constants hold for targets in ±1; `classification` says that there are no others."""
+    """Its constants hold for targets in ±1; `targets` says that there are no others."""
 
-    @property
-    def classification(self) -> bool:
-        return True
+    targets = Signs()
 
     def admit(self, targets: Any) -> Any:
         return targets

@@ -168,7 +168,7 @@ def test_weights_scale_value_slope_and_curvature(base: Loss) -> None:
     names = ["value", "slope", "curvature"]
     if base.outputs > 1:
         t, names = np.random.default_rng(0).normal(size=(99, base.outputs)), ["value", "slope", "curvatures"]
-    for target in base.extremes:
+    for target in base.targets.extremes:
         whole = np.full(99, target)
         for name in names:
             full = getattr(base, name)(t.copy(), whole.copy())
@@ -176,9 +176,9 @@ def test_weights_scale_value_slope_and_curvature(base: Loss) -> None:
                 found = getattr(loss, name)(t.copy(), np.column_stack([whole, np.full(99, u)]))
                 assert found.shape == full.shape and found == pytest.approx(u * full)
             assert np.array_equal(getattr(loss, name)(t.copy(), whole.copy()), full)  # no weights: 1 each
-    admitted = loss.admit(np.column_stack([np.full(4, base.extremes[0]), [-7.0, 0.2, 1e9, 1.0]]))
+    admitted = loss.admit(np.column_stack([np.full(4, base.targets.extremes[0]), [-7.0, 0.2, 1e9, 1.0]]))
     assert admitted[:, 1].tolist() == [0.0, 0.2, 1.0, 1.0]
-    assert np.array_equal(admitted[:, 0], base.admit(np.full(4, base.extremes[0])))
+    assert np.array_equal(admitted[:, 0], base.admit(np.full(4, base.targets.extremes[0])))
     if not isinstance(base, Hinge):
         assert (loss.lipschitz(2.0), loss.smoothness(2.0), loss.sharp) == (base.lipschitz(2.0), base.smoothness(2.0), base.sharp)
 
@@ -233,7 +233,7 @@ def weighted_pairs(relation: Relation, objective: LinearObjective, classes: int)
     rng = np.random.default_rng(2)
     rows = rng.normal(size=(OTHERS, 3))
     rows /= np.linalg.norm(rows, axis=1)[:, None]
-    one, other = (0.0, 1.0) if classes > 2 else objective.loss.extremes
+    one, other = (0.0, 1.0) if classes > 2 else objective.loss.targets.extremes
     known = np.arange(OTHERS) % classes if classes > 2 else np.where(rows[:, 0] > 0, one, other)
     others = (rows, np.column_stack([known, rng.choice([0.0, 1e-9, 0.3, 1.0], OTHERS)]))
     far = np.array([1.0, 0.0, 0.0])

@@ -140,7 +140,7 @@ def test_what_has_no_influence_is_refused() -> None:
 @pytest.mark.parametrize("loss", [Logistic(), SmoothedHinge(0.3), Squared(1.0, 3.0), PoissonLoss(3.0, 1.5), Huber(0.5)])
 def test_hessians_change_no_faster_than_stated(loss: Loss) -> None:
     t = np.linspace(-3.0, 3.0, 20_001) if loss.ball is None else np.linspace(-1.0, 1.0, 20_001) * loss.ball
-    for target in loss.extremes:
+    for target in loss.targets.extremes:
         third = np.abs(np.diff(loss.curvature(t, np.full(len(t), target)))) / np.diff(t)
         assert third.max() <= loss.bend(1.0) * (1 + 1e-6)
         if loss.name in ("logistic", "smoothed_hinge", "poisson"):

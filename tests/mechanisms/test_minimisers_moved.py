@@ -273,10 +273,10 @@ def test_42_no_record_of_any_loss_moves_the_question_of_a_threshold_further(loss
     """A record, alone, at many predictions and targets: losses below 0 count as 0, and large ones for five targets."""
     stopping = AskRecords(goal="loss", target=0.05, epsilon=1.0)
     objective = LinearObjective(loss, 1, radius=2.0, relation=relation)
-    largest = 1.0 if loss.classification else float(max(map(abs, loss.extremes)))
+    largest = 1.0 if loss.targets.classification else float(max(map(abs, loss.targets.extremes)))
     found: list[float] = []
     for target in (-largest, -0.5 * largest, 0.0, 0.5 * largest, largest):
-        if loss.classification and abs(target) != 1:
+        if loss.targets.classification and abs(target) != 1:
             continue
         for row in np.linspace(-1, 1, 11):
             record = objective.records(np.array([[row]]), np.array([target]))

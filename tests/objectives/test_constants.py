@@ -71,7 +71,7 @@ def close(found: float, constant: float) -> bool:
 def test_item_8_constants_of_a_loss_are_what_its_derivatives_reach(loss: Loss, norm: float) -> None:
     t = predictions(loss, norm)
     slopes, curvatures = [], []
-    for target in loss.extremes:
+    for target in loss.targets.extremes:
         y = np.full_like(t, target)
         slopes.append(np.abs(loss.slope(t, y)).max())
         curvatures.append(loss.curvature(t, y))
@@ -145,7 +145,7 @@ def test_item_8_loss_scales_end_where_doubles_do() -> None:
 @pytest.mark.parametrize("loss", [Huber(0.1), QuantileLoss(0.8, 2.0), PoissonLoss(5.0), Hinge()], ids=repr)
 def test_item_8_losses_far_away_are_numbers(loss: Loss) -> None:
     t = np.array([-1e200, 1e200])
-    for target in loss.extremes:
+    for target in loss.targets.extremes:
         for found in (
             loss.value(t, np.full(2, target)),
             loss.slope(t, np.full(2, target)),

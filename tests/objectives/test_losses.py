@@ -57,11 +57,11 @@ def test_our_own_losses_pass_what_a_stranger_s_must(loss: Loss, norm: float) -> 
     objective = LinearObjective(loss, 3, data_norm=norm, radius=loss.ball)
     far = 5.0 if loss.ball is None else loss.ball * norm
     t = np.linspace(-far, far, 2001)
-    for target in loss.extremes:
+    for target in loss.targets.extremes:
         assert loss.curvature(t, np.full_like(t, target)).max() <= objective.curvature * (1 + 1e-9)
     # at zero, a loss is no further above its least than stated
     everywhere = np.linspace(-30, 30, 60_001)
-    for target in loss.extremes:
+    for target in loss.targets.extremes:
         values = loss.value(everywhere, np.full_like(everywhere, target))
         assert loss.value(np.zeros(1), np.array([target]))[0] - values.min() <= loss.at_zero() + 1e-9
 
@@ -94,21 +94,21 @@ def test_the_slope_of_a_margin_is_as_exact_as_stated(margin: float) -> None:
 def test_a_probability_is_that_of_its_best_answer(loss: Loss) -> None:
     """With labels of that probability, the mean slope is 0 at t."""
     t = np.linspace(-5, 5, 101)
-    p = loss.probability(t)
+    p = loss.link.inverse(t)
     ones = np.ones_like(t)
     assert np.allclose(p * loss.slope(t, ones) + (1 - p) * loss.slope(t, -ones), 0.0, atol=1e-12)
     assert np.all(np.diff(p) >= -1e-12)
-    assert np.allclose(p + loss.probability(-t), 1.0)
-    assert np.array_equal(np.isfinite(loss.probability(np.array([-1e300, -800.0, 800.0, 1e300]))), [True] * 4)
+    assert np.allclose(p + loss.link.inverse(-t), 1.0)
+    assert np.array_equal(np.isfinite(loss.link.inverse(np.array([-1e300, -800.0, 800.0, 1e300]))), [True] * 4)
 
 
 def test_probabilities_of_margins() -> None:
     t = np.linspace(-5, 5, 101)
-    assert np.array_equal(Logistic().probability(t), expit(t))
-    assert np.allclose(Logistic(1e-9).probability(t), expit(t))
+    assert np.array_equal(Logistic().link.inverse(t), expit(t))
+    assert np.allclose(Logistic(1e-9).link.inverse(t), expit(t))
     # by hand: σ(3)/(σ(3) + σ(1)) at t = 1, a = 2
-    assert Logistic(2.0).probability(np.ones(1))[0] == pytest.approx(0.952574 / (0.952574 + 0.731059), rel=1e-5)
-    assert np.array_equal(Logistic(2.0).probability(np.array([-1e4, 1e4])), [0.0, 1.0])
+    assert Logistic(2.0).link.inverse(np.ones(1))[0] == pytest.approx(0.952574 / (0.952574 + 0.731059), rel=1e-5)
+    assert np.array_equal(Logistic(2.0).link.inverse(np.array([-1e4, 1e4])), [0.0, 1.0])
 
 
 @pytest.mark.parametrize("quantile", [0.1, 0.5, 0.9])

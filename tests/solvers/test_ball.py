@@ -63,8 +63,12 @@ def problems(rng: np.random.Generator, modulus: tuple[float, float] = (-12, 3)) 
         rows = rng.normal(size=(count, features)) * data_norm * 10.0 ** rng.uniform(-2, 0.5)
         if rng.random() < 0.2:  # rows that are the same again and again
             rows = np.round(2 * rows / data_norm) / 2 * data_norm
-        largest = max(map(abs, loss.extremes))
-        targets = rng.choice([-1.0, 1.0], count) if loss.classification else loss.admit(largest * np.abs(rng.normal(size=count)))
+        largest = max(map(abs, loss.targets.extremes))
+        targets = (
+            rng.choice([-1.0, 1.0], count)
+            if loss.targets.classification
+            else loss.admit(largest * np.abs(rng.normal(size=count)))
+        )
         free = LinearObjective(
             loss,
             features,
@@ -131,7 +135,7 @@ def test_2_either_way_ends_within_the_tolerance_of_the_true_minimiser(
     for _ in range(25):
         loss = drawn_loss(kind, rng, 2.0)
         modulus, rows = 10.0 ** rng.uniform(-1, 1), rng.uniform(-1, 1, size=(6, 1))
-        targets = rng.choice([-1.0, 1.0], 6) if loss.classification else loss.admit(rng.uniform(0, 2, 6))
+        targets = rng.choice([-1.0, 1.0], 6) if loss.targets.classification else loss.admit(rng.uniform(0, 2, 6))
         objective = LinearObjective(loss, 1, strong_convexity=modulus, radius=loss.ball, size_limit=10)
         records = objective.records(rows, targets)
         batch = next(iter(records.batches()))
@@ -233,7 +237,7 @@ def test_2_no_gradient_is_less_exact_than_the_tolerance_allows_for(loss: Loss, f
     rng = np.random.default_rng(0)
     table = rng.normal(size=(rows, features))
     table /= np.linalg.norm(table, axis=1, keepdims=True)
-    targets: Any = np.where(rng.random(rows) < 0.5, *loss.extremes)
+    targets: Any = np.where(rng.random(rows) < 0.5, *loss.targets.extremes)
     if loss.weighs:
         targets = np.column_stack([targets, np.ones(rows)])
     objective = LinearObjective(loss, features, intercept_scale=0.7, strong_convexity=0.5, radius=1.5, size_limit=rows)

@@ -49,7 +49,7 @@ def drawn(rng: np.random.Generator, narrowest: float) -> tuple[RegularisedSum, f
     score = rows @ rng.normal(size=features)
     labels = np.where(score + 0.3 * rng.normal(size=count) > 0, 1.0, -1.0)
     records = objective.records(
-        rows, labels if loss.classification else loss.admit(np.abs(score) if kind == "poisson" else score)
+        rows, labels if loss.targets.classification else loss.admit(np.abs(score) if kind == "poisson" else score)
     )
     return RegularisedSum(objective, records, noise * rng.normal(size=objective.dimension)), noise
 
@@ -96,7 +96,7 @@ def test_narrow_bends_end_with_a_certificate(loss: Loss, modulus: float, count: 
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     score = rows @ rng.normal(size=features) + 0.1 * rng.normal(size=count)
     objective = LinearObjective(loss, features, strong_convexity=modulus)
-    records = objective.records(rows, np.where(score > 0, 1.0, -1.0) if loss.classification else np.clip(score, -1, 1))
+    records = objective.records(rows, np.where(score > 0, 1.0, -1.0) if loss.targets.classification else np.clip(score, -1, 1))
     tolerance = minimiser.certain_tolerance(objective.facts, modulus)
     assert approach(RegularisedSum(objective, records), tolerance).residual <= tolerance
 

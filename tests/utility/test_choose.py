@@ -101,7 +101,7 @@ def test_metrics_are_those_of_the_field() -> None:
         t = problem.predict(theta, batch)
         assert found.accuracy[0, place] == pytest.approx(np.mean((t > 0) == (other > 0)), abs=0.002)
         assert found.auc[0, place] == pytest.approx(roc_auc_score(other > 0, t), abs=1e-5)
-        assert found.loss[0, place] == pytest.approx(log_loss(other, problem.loss.probability(t)), rel=1e-6)
+        assert found.loss[0, place] == pytest.approx(log_loss(other, problem.loss.link.inverse(t)), rel=1e-6)
 
 
 def test_held_out_records_can_be_others() -> None:

@@ -159,7 +159,7 @@ def extreme_pairs(
     rng = rng or np.random.default_rng(0)
     d, bound, relation = objective.features, objective.data_norm, objective.relation
     count = classes or (objective.outputs if objective.outputs > 1 else 0)
-    one, other = (0.0, 1.0) if count else objective.loss.extremes
+    one, other = (0.0, 1.0) if count else objective.loss.targets.extremes
     rows = rng.normal(size=(records, d)) * bound
     targets = np.arange(records) % count * 1.0 if count else np.where(rng.random(records) < 0.5, one, other)
     unit = np.eye(d)[0]
@@ -236,7 +236,7 @@ def game_pairs(objective: LinearObjective, classes: int = 0, records: int | None
         pairs = game_pairs(replace(objective, unit=RECORD), classes, records)
         return [of_persons(pair, objective.unit.rows, alike=alike) for pair in pairs for alike in (True, False)]
     d, bound, relation = objective.features, objective.data_norm, objective.relation
-    one, other = (0.0, 1.0) if classes else objective.loss.extremes
+    one, other = (0.0, 1.0) if classes else objective.loss.targets.extremes
     x = bound * np.eye(d)[0]
     pairs: list[Pair] = []
     for crowd in (0, 4, 12) if records is None else (records - 1,):
@@ -312,7 +312,7 @@ def influential_pair(objective: LinearObjective, records: int | None = None, cla
     rows = rng.normal(size=(max(1, count - 1), d)) * scales
     rows *= bound / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), bound)
     binary = objective if not classes else replace(objective, loss=Logistic(), radius=None)
-    one, other = (0.0, 1.0) if objective.outputs > 1 else binary.loss.extremes
+    one, other = (0.0, 1.0) if objective.outputs > 1 else binary.loss.targets.extremes
     targets = np.where(rng.random(len(rows)) < 0.5, one, other)
     places = [*np.eye(d)[:8], np.linalg.svd(rows)[2][-1]] if d else []
     candidates = [(sign * bound * place, target) for place in places for sign in (1, -1) for target in (one, other)]

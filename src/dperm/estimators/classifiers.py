@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import softmax
 from sklearn.base import ClassifierMixin, clone
 
 from dperm import _validate as check
@@ -190,15 +189,13 @@ class DPLogisticRegression(PrivateLinearClassifier):
     @by_part
     def predict_proba(self, X: Any) -> Array:
         """Probabilities (n, K): what the loss makes of a score for two classes, normalised one-vs-rest or softmax otherwise."""
-        scores = self._scores(X)
-        if scores.ndim == 1:
-            positive = self.objective_.loss.probability(scores)
-            return np.column_stack([1 - positive, positive])
+        chances = self.objective_.loss.link.inverse(self._scores(X))
+        if chances.ndim == 1:
+            return np.column_stack([1 - chances, chances])
         if self.objective_.outputs > 1:
-            return softmax(scores, axis=1)
-        separate = self.objective_.loss.probability(scores)
-        total = separate.sum(axis=1, keepdims=True)
-        return np.where(total > 0, separate / np.where(total > 0, total, 1.0), 1.0 / scores.shape[1])
+            return chances
+        total = chances.sum(axis=1, keepdims=True)
+        return np.where(total > 0, chances / np.where(total > 0, total, 1.0), 1.0 / chances.shape[1])
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

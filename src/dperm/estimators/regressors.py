@@ -45,8 +45,8 @@ class PrivateLinearRegressor(RegressorMixin, PrivateLinearModel):
 
     @by_part
     def predict(self, X: Any) -> Array:
-        """Targets, shape (n,)."""
-        return self._scores(X)
+        """Expected targets, shape (n,): of counts too, and of quantiles these."""
+        return self.objective_.loss.link.inverse(self._scores(X))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of the targets' variation that predictions explain, at most 1: R², or D² of counts and of quantiles."""
@@ -226,11 +226,6 @@ class DPPoissonRegressor(WithMechanism, PrivateLinearRegressor):
         if np.any(np.asarray(y) < 0):
             raise ValueError("Expected counts >= 0, got negative ones.")
         return np.minimum(np.asarray(y, dtype=np.float64), self.target_bound), 0, [clipped_counts(self.target_bound)]
-
-    @by_part
-    def predict(self, X: Any) -> Array:
-        """Expected counts, shape (n,)."""
-        return np.exp(np.minimum(self._scores(X), 700.0))
 
     def _metric(self, truth: NDArray[Any], answers: NDArray[Any], weights: Array | None) -> float:
         from sklearn.metrics import d2_tweedie_score

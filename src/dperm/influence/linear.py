@@ -95,7 +95,7 @@ class LinearInfluence:
         """(n, m): the change of predictions xᵀθ of m new rows; (n, m, K) of K outputs."""
         if np.ndim(rows) != 2:
             raise ValueError(f"Expected rows (m, d), got shape {np.shape(rows)}.")
-        targets = np.full(rows.shape[0], self.objective.loss.extremes[0])
+        targets = np.full(rows.shape[0], self.objective.loss.targets.extremes[0])
         new = _dense(self._all_rows(self._of_new(rows, targets)))
         outputs = self.objective.outputs
         directions = np.asarray(

@@ -97,7 +97,7 @@ class Stopping(ABC):
 
     def admit(self, objective: LinearObjective) -> None:
         """ValueError where this objective's predictions have no such score."""
-        if objective.outputs > 1 or (self.goal == "accuracy" and not objective.loss.classification):
+        if objective.outputs > 1 or (self.goal == "accuracy" and not objective.loss.targets.classification):
             raise ValueError(f"Expected a linear model of one output, and classes for an accuracy, got {objective.loss.name}.")
 
 

@@ -117,7 +117,7 @@ def _first_row(objective: LinearObjective) -> Array:
 
 def _ends(objective: LinearObjective, classes: int) -> tuple[float, float]:
     """Two targets as far apart as there are."""
-    return (0.0, 1.0) if classes or objective.outputs > 1 else objective.loss.extremes
+    return (0.0, 1.0) if classes or objective.outputs > 1 else objective.loss.targets.extremes
 
 
 def _crowd(objective: LinearObjective, classes: int = 0, others: int = _OTHERS_THERE) -> tuple[Array, Array]:
@@ -259,7 +259,7 @@ def _held_along_rows(objective: LinearObjective, modulus: float) -> _Held:
     """Others along an axis of the rows, by how long they are and how far they hold θ, half of them on either side, so that what
     they say of the intercept cancels. The record is at several angles to the axis."""
     bound, intercept = objective.data_norm, objective.intercept_scale
-    ends, angles = objective.loss.extremes, _ANGLES if objective.features > 1 else (1.0,)
+    ends, angles = objective.loss.targets.extremes, _ANGLES if objective.features > 1 else (1.0,)
     size, sign, target, along, near, turned = _candidates(_predictions(objective), (-1.0, 1.0), ends, angles, _NEAR, (0.0, 1.0))
     across = np.sqrt(np.maximum(0.0, 1 - along**2))
     distance = size / (along * bound)  # of θ from zero
@@ -284,7 +284,7 @@ def _held_along_rows(objective: LinearObjective, modulus: float) -> _Held:
 def _held_along_intercept(objective: LinearObjective, modulus: float) -> _Held:
     """Others whose rows are zeros hold the intercept: no row of theirs has any curvature."""
     bound, intercept = objective.data_norm, objective.intercept_scale
-    size, sign, target = _candidates(_predictions(objective)[1:], (-1.0, 1.0), objective.loss.extremes)
+    size, sign, target = _candidates(_predictions(objective)[1:], (-1.0, 1.0), objective.loss.targets.extremes)
     zero, distance = 0 * size, size / intercept
     theirs = _pulling(objective, sign * size, sign)
     pulls = -sign * _slope(objective, sign * size, theirs)
@@ -306,7 +306,7 @@ def _held_along_intercept(objective: LinearObjective, modulus: float) -> _Held:
 
 def _pulling(objective: LinearObjective, predicted: Array, towards: Array) -> Array:
     """The targets at which records of these predictions pull them most in the direction of that sign."""
-    high, low = objective.loss.extremes
+    high, low = objective.loss.targets.extremes
     pulls = [-towards * _slope(objective, predicted, np.full_like(predicted, target)) for target in (high, low)]
     return np.where(pulls[0] >= pulls[1], high, low)
 
@@ -393,8 +393,8 @@ def curved(objective: LinearObjective, modulus: float) -> list[Extreme]:
     """
     found: list[Extreme] = []
     least = math.inf
-    for target in (0.0, *objective.loss.extremes):
-        if target == 0 and objective.loss.classification:
+    for target in (0.0, *objective.loss.targets.extremes):
+        if target == 0 and objective.loss.targets.classification:
             continue
         both = np.concatenate([-_GRID[::-1], _GRID])
         curvatures = objective.loss.curvature(both, np.full_like(both, target))
@@ -402,7 +402,7 @@ def curved(objective: LinearObjective, modulus: float) -> list[Extreme]:
         if len(flat) and abs(middle := float(flat.mean())) < least:
             least = abs(middle)
             found = _held(objective, modulus, middle, target, "most curved")
-    absent = np.full(objective.features, np.nan), objective.loss.extremes[0]
+    absent = np.full(objective.features, np.nan), objective.loss.targets.extremes[0]
     return [replace(item, record=record, instead=absent) for item in found for record in (item.record, item.instead) * 2]
 
 
@@ -420,7 +420,7 @@ def _held(objective: LinearObjective, modulus: float, prediction: float, target:
         if objective.radius is not None and reach > objective.radius:
             return []
         short = min(_OTHERS / reach, bound)
-        high, low = objective.loss.extremes
+        high, low = objective.loss.targets.extremes
         # half of them on either side, so that what they say of the intercept cancels
         pulls = [
             abs(float(objective.loss.slope(np.array([sign * short * reach]), np.array([aim]))[0]))

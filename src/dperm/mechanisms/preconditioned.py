@@ -96,7 +96,7 @@ class PreconditionedDescent(Mechanism):
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
         replaced = objective.relation is Relation.REPLACE_ONE
         gram_noise, scale_noise, step_noise = self._noises()
-        row, most = objective.row_norm, max(map(abs, objective.loss.extremes))
+        row, most = objective.row_norm, max(map(abs, objective.loss.targets.extremes))
         square = row**2 * (math.sqrt(2) if replaced else 1.0)
         gram = _gram(objective, records)
         # below this both roundings of a number move it by half a step each

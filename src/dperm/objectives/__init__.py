@@ -12,6 +12,7 @@ from dperm.objectives.problem import RegularisedSum
 from dperm.objectives.quantile import QuantileLoss
 from dperm.objectives.records import RECORD, Batch, PrivacyUnit, Records
 from dperm.objectives.roughness import Roughness
+from dperm.objectives.targets import Interval, Link, Targets
 from dperm.objectives.task import Task
 from dperm.objectives.weighted import Weighted
 
@@ -21,8 +22,10 @@ __all__ = [
     "GroupedRecords",
     "Hinge",
     "Huber",
+    "Interval",
     "LinearObjective",
     "LinearPass",
+    "Link",
     "Logistic",
     "Loss",
     "MeanPass",
@@ -41,6 +44,7 @@ __all__ = [
     "SmoothedHinge",
     "Softmax",
     "Squared",
+    "Targets",
     "Task",
     "Weighted",
 ]

@@ -85,9 +85,9 @@ def refuse_contradictions(loss: Loss, row_norm: float, radius: float | None) -> 
 def _targets(loss: Loss) -> list[Array]:
     """Targets as the loss admits them, numbers and, where it weighs, with a weight (2,). ValueError where it makes another of one
     that stands among others."""
-    low, high = sorted(loss.extremes)
+    low, high = sorted(loss.targets.extremes)
     numbers = _admitted(loss, np.unique([*np.linspace(low, high, _BETWEEN), *_BEYOND]))
-    targets = list(dict.fromkeys([*loss.extremes, *map(float, numbers)]))
+    targets = list(dict.fromkeys([*loss.targets.extremes, *map(float, numbers)]))
     if loss.weighs:
         weights = np.tile(_WEIGHTS, len(targets))
         targets += _admitted(loss, np.column_stack([np.repeat(targets, len(_WEIGHTS)), weights]))

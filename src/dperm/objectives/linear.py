@@ -127,7 +127,7 @@ class LinearObjective:
             foreign_loss=f"{type(self.loss).__module__}.{type(self.loss).__qualname__}" if foreign(self.loss) else None,
             rank_one=self.loss.rank_one,
             radius=self.radius,
-            target_bound=None if self.loss.classification else max(map(abs, self.loss.extremes)),
+            target_bound=None if self.loss.targets.classification else max(map(abs, self.loss.targets.extremes)),
             unit=self.unit,
             roughness=0.0 if self.roughness is None else self.roughness.rounding,
         )

@@ -13,18 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import expit, log_expit, logsumexp, softmax
+from scipy.special import expit, logsumexp, softmax
 
 from dperm import _validate as check
 from dperm._types import Array
-
-
-def admit_classes(targets: Array, classes: int) -> Array:
-    """Class numbers 0 … classes − 1; ValueError for anything else."""
-    if not np.isin(targets, np.arange(classes)).all():
-        raise ValueError(f"Expected class numbers from 0 to {classes - 1} as targets.")
-    return targets
-
+from dperm.objectives.targets import ClassNumbers, Identity, Interval, Link, Logit, MultinomialLogit, Signs, Targets
 
 _SMALL, _LARGE = 1e-50, 1e50  # bounds whose squares stay within doubles
 _LARGEST_MARGIN = 100.0
@@ -34,8 +27,8 @@ _LARGEST_MARGIN = 100.0
 class Loss(ABC):
     """A convex loss of a prediction and a target; B below is `data_norm`, the public bound on a row's L2 norm.
 
-    A new loss has a name, its value and two derivatives, and its two constants; what else is here suits a loss of one prediction
-    and targets ±1, whose constants hold on all of ℝ^d.
+    A new loss has a name, its value and two derivatives, and its two constants; a regression also states its `targets`, as an
+    `Interval`. What else is here suits a loss of one prediction and targets ±1, whose constants hold on all of ℝ^d.
     """
 
     #: Whether targets may be (b, 2), with a weight each.
@@ -48,7 +41,8 @@ class Loss(ABC):
     outputs: ClassVar[int] = 1
     #: Radius of the L2 ball in which the constants hold; None: everywhere.
     ball: ClassVar[float | None] = None
-    classification: ClassVar[bool] = True
+    #: The targets that the constants hold for.
+    targets: ClassVar[Targets] = Signs()
 
     @property
     @abstractmethod
@@ -95,12 +89,10 @@ class Loss(ABC):
         """Bound on how fast one record's Hessian changes: B³ times that of the third derivative. inf: none is known."""
         return math.inf
 
-    def probability(self, t: Array) -> Array:
-        """P(y = 1), shape of t, for which t is the best answer: p·ℓ'(t, 1) + (1 − p)·ℓ'(t, −1) = 0. For losses of one output and
-        targets ±1; 1/2 where no answer nearby is better."""
-        right, wrong = np.abs(self.slope(t, np.ones_like(t))), np.abs(self.slope(t, -np.ones_like(t)))
-        both = right + wrong
-        return np.divide(wrong, both, out=np.full_like(both, 0.5), where=both > 0)
+    @property
+    def link(self) -> Link:
+        """What a prediction says of the target."""
+        return BestAnswer(self) if self.targets.classification else Identity()
 
     def judged(self, t: Array, y: Array) -> Array:
         """How wrong answers are, shape of t, whatever training made easier for itself: here the loss."""
@@ -124,22 +116,31 @@ class Loss(ABC):
 
     def at_zero(self) -> float:
         """Bound on how far a loss at t = 0 lies above its least value."""
-        return float(max(self.value(np.zeros(2), np.array([-1.0, 1.0]))))
+        return float(max(self.value(np.zeros(2), np.array(self.targets.extremes))))
 
     def admit(self, targets: Array) -> Array:
-        """The targets as the constants assume them: ±1 here. ValueError where they are not."""
-        if not np.isin(targets, (-1.0, 1.0)).all():
-            raise ValueError(f"Expected targets of -1 and 1 for the {self.name} loss.")
-        return targets
-
-    @property
-    def extremes(self) -> tuple[float, float]:
-        """Two targets as far apart as there are."""
-        return 1.0, -1.0
+        """The targets as the constants assume them. ValueError where they are not."""
+        try:
+            return self.targets.admit(targets)
+        except ValueError as error:
+            raise ValueError(f"{str(error).removesuffix('.')} for the {self.name} loss.") from None
 
     def joint(self, classes: int) -> Loss | None:
         """The loss of one model of so many classes; None where there is none, and each class is to have its own."""
         return None
+
+
+@dataclass(frozen=True)
+class BestAnswer(Link):
+    """P(y = 1) for which t is the best answer to a loss of targets ±1: p·ℓ'(t, 1) + (1 − p)·ℓ'(t, −1) = 0. It is 1/2 where no
+    answer nearby is better."""
+
+    loss: Loss
+
+    def inverse(self, t: Array) -> Array:
+        right, wrong = np.abs(self.loss.slope(t, np.ones_like(t))), np.abs(self.loss.slope(t, -np.ones_like(t)))
+        both = right + wrong
+        return np.divide(wrong, both, out=np.full_like(both, 0.5), where=both > 0)
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class Logistic(Loss):
 
     a = 0 is the logistic loss; with a larger one an answer counts as right from yt = a on. At θ = 0 a record pulls with
     1/(1 + e^{−a}) of the slope that noise has to hide, in place of a half (docs/margin.md). The best answer is on the same side
-    of 0; `probability` knows what it stands for.
+    of 0; its `link` knows what it stands for.
     """
 
     margin: float = 0.0
@@ -189,16 +190,13 @@ class Logistic(Loss):
         p = expit(self.margin - y * t) if self.margin else expit(t)
         return p * (1 - p)
 
-    def probability(self, t: Array) -> Array:
-        """σ(a + t)/(σ(a + t) + σ(a − t)), σ the logistic function; σ(t) where a = 0."""
-        return expit(self._log_odds(t))
+    @property
+    def link(self) -> Logit:
+        return Logit(self.margin)
 
     def judged(self, t: Array, y: Array) -> Array:
         """−ln of the label's probability: the loss itself where a = 0."""
-        return np.logaddexp(0.0, -y * self._log_odds(t))
-
-    def _log_odds(self, t: Array) -> Array:
-        return log_expit(self.margin + t) - log_expit(self.margin - t) if self.margin else t
+        return np.logaddexp(0.0, -y * self.link.log_odds(t))
 
     def lipschitz(self, data_norm: float) -> float:
         return data_norm
@@ -299,7 +297,6 @@ class Squared(Loss):
     radius: float = math.inf
 
     rank_one = False
-    classification = False
 
     def __post_init__(self) -> None:
         if not _SMALL <= check.positive("target_bound", self.target_bound) <= _LARGE:
@@ -316,12 +313,8 @@ class Squared(Loss):
         return None if self.radius == math.inf else self.radius
 
     @property
-    def extremes(self) -> tuple[float, float]:
-        return self.target_bound, -self.target_bound
-
-    def admit(self, targets: Array) -> Array:
-        """Clipped to ±target_bound."""
-        return np.clip(targets, -self.target_bound, self.target_bound)
+    def targets(self) -> Interval:
+        return Interval(-self.target_bound, self.target_bound)
 
     def at_zero(self) -> float:
         return self.target_bound**2 / 2
@@ -365,12 +358,12 @@ class Softmax(Loss):
         return self.classes
 
     @property
-    def extremes(self) -> tuple[float, float]:
-        return 0.0, 1.0
+    def targets(self) -> ClassNumbers:
+        return ClassNumbers(self.classes)
 
-    def admit(self, targets: Array) -> Array:
-        """Class numbers 0 … K − 1."""
-        return admit_classes(targets, self.classes)
+    @property
+    def link(self) -> MultinomialLogit:
+        return MultinomialLogit()
 
     def at_zero(self) -> float:
         return math.log(self.classes)

@@ -10,6 +10,7 @@ import numpy as np
 from dperm import _validate as check
 from dperm._types import Array
 from dperm.objectives.losses import Loss
+from dperm.objectives.targets import Interval, Log
 
 _FAR = 50.0  # predictions beyond go on as a straight line: only a solver on its way looks there
 _HAIR = 1 - 2.0**-40  # predictions are rounded
@@ -27,7 +28,6 @@ class PoissonLoss(Loss):
     radius: float = 2.0
 
     rank_one = False
-    classification = False
 
     def __post_init__(self) -> None:
         check.scale("target_bound", self.target_bound)
@@ -42,12 +42,12 @@ class PoissonLoss(Loss):
         return self.radius
 
     @property
-    def extremes(self) -> tuple[float, float]:
-        return self.target_bound, 0.0
+    def targets(self) -> Interval:
+        return Interval(0.0, self.target_bound)
 
-    def admit(self, targets: Array) -> Array:
-        """Clipped to [0, target_bound]."""
-        return np.clip(targets, 0.0, self.target_bound)
+    @property
+    def link(self) -> Log:
+        return Log()
 
     def at_zero(self) -> float:
         # of y = 0, whose losses fall to 0, and of the largest y, least at ln y: between them the gap is convex in y

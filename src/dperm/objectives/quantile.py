@@ -9,6 +9,7 @@ import numpy as np
 from dperm import _validate as check
 from dperm._types import Array
 from dperm.objectives.losses import Loss
+from dperm.objectives.targets import Interval
 
 _USUAL_WIDTH = 0.1  # of target_bound
 _WIDEST = 1e100  # what `check.scale` allows
@@ -27,8 +28,6 @@ class QuantileLoss(Loss):
     target_bound: float = 1.0
     half_width: float | None = None
 
-    classification = False
-
     def __post_init__(self) -> None:
         check.fraction("quantile", self.quantile)
         check.scale("target_bound", self.target_bound)
@@ -46,12 +45,8 @@ class QuantileLoss(Loss):
         return f"quantile ({self.quantile:g})"
 
     @property
-    def extremes(self) -> tuple[float, float]:
-        return self.target_bound, -self.target_bound
-
-    def admit(self, targets: Array) -> Array:
-        """Clipped to ±target_bound."""
-        return np.clip(targets, -self.target_bound, self.target_bound)
+    def targets(self) -> Interval:
+        return Interval(-self.target_bound, self.target_bound)
 
     def slope_error(self, largest: float, steepest: float, curvature: float) -> float:
         # the share of which q is taken away is right to some units of its own last place, however small what is left is
@@ -59,9 +54,6 @@ class QuantileLoss(Loss):
 
     def smoother(self, factor: float) -> Loss:
         return replace(self, half_width=min(self._width * factor, _WIDEST))
-
-    def at_zero(self) -> float:
-        return float(max(self.value(np.zeros(2), np.array(self.extremes))))
 
     def value(self, t: Array, y: Array) -> Array:
         over, h = t - y, self._width

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from dperm._types import Array
-from dperm.objectives.losses import Loss, admit_classes
+from dperm.objectives.losses import Loss
+from dperm.objectives.targets import ClassNumbers, Link, Targets
 
 
 def _admit_beside_weights(admit: Callable[[Array], Array], targets: Array) -> Array:
@@ -21,7 +22,7 @@ def _admit_beside_weights(admit: Callable[[Array], Array], targets: Array) -> Ar
 
 def admit_class_targets(targets: Array, classes: int) -> Array:
     """Class numbers 0 … K − 1, (n,) or (n, 2) with weights, which are clipped to [0, 1]."""
-    return _admit_beside_weights(lambda numbers: admit_classes(numbers, classes), targets)
+    return _admit_beside_weights(lambda numbers: ClassNumbers(classes).admit(numbers), targets)
 
 
 def weights_apart(targets: Array) -> tuple[Array, Array]:
@@ -83,8 +84,9 @@ class Weighted(Loss):
     def judged(self, t: Array, y: Array) -> Array:
         return self.base.judged(t, y) if y.ndim == 1 else y[:, 1] * self.base.judged(t, y[:, 0])
 
-    def probability(self, t: Array) -> Array:
-        return self.base.probability(t)
+    @property
+    def link(self) -> Link:
+        return self.base.link
 
     def lipschitz(self, data_norm: float) -> float:
         return self.base.lipschitz(data_norm)
@@ -126,9 +128,5 @@ class Weighted(Loss):
         return self.base.ball
 
     @property
-    def extremes(self) -> tuple[float, float]:
-        return self.base.extremes
-
-    @property
-    def classification(self) -> bool:
-        return self.base.classification
+    def targets(self) -> Targets:
+        return self.base.targets

@@ -109,7 +109,7 @@ class Refits:
             raise ValueError(
                 f"Expected a model with probabilities or a regression: {type(self.model).__name__} gives labels alone."
             )
-        elif min(self.model.objective_.loss.extremes) >= 0:  # counts: none is below 0
+        elif min(self.model.objective_.loss.targets.extremes) >= 0:  # counts: none is below 0
             told, turn, back = "predict", _logs, np.exp
         else:
             told, turn, back = "predict", np.asarray, np.asarray

@@ -126,7 +126,7 @@ class UtilityPath:
         Predictions are made at the nodes and interpolated, however many ε are asked for.
         """
         weights = self._thetas.weights(self._place(epsilons))
-        held_out = self.objective.records(rows, np.full(rows.shape[0], self.objective.loss.extremes[0]))
+        held_out = self.objective.records(rows, np.full(rows.shape[0], self.objective.loss.targets.extremes[0]))
         step = max(1, _AT_ONCE // max(1, rows.shape[0]))
         found: list[Array] = []
         for theta in self._thetas.values:
