@@ -32,7 +32,7 @@ from dperm.privacy import (
 )
 from dperm.privacy.accountants.pld import pld_epsilon_and_doubt
 from dperm.privacy.accountants.rdp import rdp
-from dperm.release import Channel, SpendLog
+from dperm.release import Channel, GaussianNoise, Noise, SpendLog
 from dperm.release.grid import Grid
 from dperm.torch import PrivateTrainer
 from helpers.asked import Asked, moves
@@ -92,7 +92,7 @@ def test_the_channel_is_open_for_all_steps_and_no_more() -> None:
     with pytest.raises((RuntimeError, StopIteration)):
         gradients(np.zeros(5))
     with pytest.raises(RuntimeError, match="not paid for"):
-        gradients.channel.release(np.zeros(5), 0.5, 3.0)
+        gradients.channel.release(np.zeros(5), GaussianNoise(0.5, 3.0))
 
 
 def test_the_gaussian_filter_affords_more_than_the_renyi_filter() -> None:
@@ -187,8 +187,8 @@ def test_42_a_record_spends_the_square_of_what_it_moves_however_little_that_is(n
 class Rounds(Asked):
     """Notes queries as they are released: rounded to the grid."""
 
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
-        return super().gaussian(np.rint(np.asarray(query) / step) * step, sensitivity, std, step)
+    def noisy(self, query: Any, noise: Noise) -> Any:
+        return super().noisy(np.rint(np.asarray(query) / noise.step) * noise.step, noise)
 
 
 @pytest.mark.parametrize("moved", [[9.5, 0.0, 0.0, 0.0], [5.5, -5.5, 5.5, 5.5], [40.2, 0.0, 30.2, 0.0]], ids=str)

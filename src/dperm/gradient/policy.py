@@ -18,6 +18,7 @@ from dperm.objectives.parts import PartedRecords, total_of
 from dperm.objectives.per_example import Objective, Pass
 from dperm.objectives.sums import RunningSum
 from dperm.privacy.events import Event, Relation, claims_of
+from dperm.release import GaussianNoise
 from dperm.release.channel import Channel
 
 P = TypeVar("P", bound="Policy", covariant=True)
@@ -205,7 +206,7 @@ class Gradients(ABC, Generic[P]):
         sensitivity = slots * bounding.sensitivity(self.relation)
         value = total.query(sensitivity, noise_multiplier, self.channel.source.length)
         summed = self.channel.summed(bounding.empty(theta) if value is None else value)
-        return self.channel.release(summed, sensitivity, noise_multiplier, rate, query.what)
+        return self.channel.release(summed, GaussianNoise(sensitivity, noise_multiplier, rate, what=query.what))
 
     def regularised(self, gradient: Any, theta: Any) -> Any:
         """With the regulariser's step, Λθ/public_size."""

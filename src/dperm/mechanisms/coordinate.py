@@ -23,7 +23,7 @@ from dperm.mechanisms.noisy_size import NoisySize
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.sums import exact_sum
 from dperm.privacy import Composed, Event, Gaussian, Relation, SelfComposed, calibrate
-from dperm.release import Channel
+from dperm.release import Channel, GaussianNoise
 
 _SCALES_SHARE = 0.1  # of the budget's μ², for the sums of squares
 _USUAL = 1.5  # of a bound on a record's gradient: coordinates share it, but not all are large in one record
@@ -102,9 +102,8 @@ class CoordinateDescent(Mechanism):
         for done in range(self.passes):
             for place in draws.permutation(dimension).tolist():
                 slopes = exact_sum(columns.gradient(place), clips[place])
-                noisy = float(
-                    channel.release(slopes, moves * clips[place], self.noise_multiplier, what="slope of a coordinate")[0]
-                )
+                noise = GaussianNoise(moves * clips[place], self.noise_multiplier, what="slope of a coordinate")
+                noisy = float(channel.release(slopes, noise)[0])
                 wanted = float(theta[place] - rates[place] * (noisy / size + self.strong_convexity * theta[place]))
                 wanted = math.copysign(max(abs(wanted) - rates[place] * penalties[place], 0.0), wanted)
                 wanted = wanted if self.box is None else min(max(wanted, -self.box), self.box)
@@ -125,7 +124,7 @@ class CoordinateDescent(Mechanism):
         moved = most * math.sqrt(moves)
         squares = np.concatenate([exact_sum(columns.squares(place), most) for place in range(objective.dimension)])
         noise = self.scales_noise(self.passes * objective.dimension)
-        released = np.asarray(channel.release(squares, moved, noise, what="sums of squares")) / self.public_size
+        released = np.asarray(channel.release(squares, GaussianNoise(moved, noise, what="sums of squares"))) / self.public_size
         spread = noise * moved / self.public_size
         return np.maximum(released, max(spread, _LEAST * most / objective.dimension))
 

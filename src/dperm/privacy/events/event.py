@@ -36,9 +36,10 @@ class UnsupportedEventError(ValueError):
 
 class Paid(NamedTuple):
     """A release as an event pays for it: its kind, its noise in units of the sensitivity (of pure releases ε), the rate at
-    which its records are drawn, and how: the key of a `dperm.release.draws.Draw`, empty where all of them are."""
+    which its records are drawn, and how: the key of a `dperm.release.draws.Draw`, empty where all of them are. Of hidden steps
+    the "last" one of a run leaves."""
 
-    kind: Literal["gaussian", "pure", "objective", "threshold", "choice", "hidden"]
+    kind: Literal["gaussian", "pure", "objective", "threshold", "choice", "hidden", "last"]
     noise: float
     rate: float = 1.0
     draw: str = ""
