@@ -20,9 +20,9 @@ from dperm.gradient.recipes import full_batch_descent, individual_descent
 from dperm.mechanisms import Budget, GradientPerturbation
 from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import (
+    BoundedSquaresGaussian,
     Composed,
     Gaussian,
-    IndividualGaussian,
     Relation,
     SelfComposed,
     affordable_steps,
@@ -63,7 +63,7 @@ def started(plan: IndividualPlan, problem: LinearObjective, records: Any, seed: 
 
 
 def test_the_event_is_one_gaussian() -> None:
-    event = IndividualGaussian(3.0, 100, 4.0)
+    event = BoundedSquaresGaussian(3.0, 100, 4.0)
     assert event.whole == Gaussian(1.5)
     assert epsilon(event, 1e-5) == pytest.approx(epsilon(Gaussian(1.5), 1e-5), rel=1e-9)
     assert pld_epsilon_and_doubt(event, 1e-5, 1e-3)[0] == pytest.approx(epsilon(Gaussian(1.5), 1e-5), rel=1e-2)
@@ -71,15 +71,15 @@ def test_the_event_is_one_gaussian() -> None:
     together = Composed((event, SelfComposed(Gaussian(3.0), 5)))
     assert epsilon(together, 1e-5) == pytest.approx(epsilon(SelfComposed(Gaussian(3.0), 9), 1e-5), rel=1e-9)
     with pytest.raises(ValueError, match="at most steps"):
-        IndividualGaussian(3.0, 4, 4.5)
+        BoundedSquaresGaussian(3.0, 4, 4.5)
 
 
 def test_a_part_of_a_run_costs_no_more_than_its_steps() -> None:
     add = Relation.ADD_OR_REMOVE_ONE
-    assert PLAN.event(add) == IndividualGaussian(3.0, 12, 3.5)
-    assert PLAN.event(add, 0, 2) == IndividualGaussian(3.0, 2, 2.0)
-    assert PLAN.event(add, 4) == IndividualGaussian(3.0, 8, 3.5)
-    assert PLAN.event(add, 11) == PLAN.event(add, 6, 7) == IndividualGaussian(3.0, 1, 1.0)
+    assert PLAN.event(add) == BoundedSquaresGaussian(3.0, 12, 3.5)
+    assert PLAN.event(add, 0, 2) == BoundedSquaresGaussian(3.0, 2, 2.0)
+    assert PLAN.event(add, 4) == BoundedSquaresGaussian(3.0, 8, 3.5)
+    assert PLAN.event(add, 11) == PLAN.event(add, 6, 7) == BoundedSquaresGaussian(3.0, 1, 1.0)
     assert PLAN.event(add, 5, 5) == PLAN.event(add, 6, 5) == Composed(())
 
 
@@ -337,7 +337,7 @@ def test_networks_train_within_the_filters_budget() -> None:
     run = trainer().fit(inputs())
     assert run.certificate is not None and 1.99 < run.certificate.epsilon <= 2.0
     leaf = run.certificate.event
-    assert isinstance(leaf, IndividualGaussian) and (leaf.steps, leaf.full_steps) == (STEPS, 3.0)
+    assert isinstance(leaf, BoundedSquaresGaussian) and (leaf.steps, leaf.full_steps) == (STEPS, 3.0)
 
 
 def test_networks_with_all_steps_affordable_run_full_batch_descent() -> None:

@@ -14,10 +14,10 @@ from dperm.audit.distinguish import compare_scores
 from dperm.audit.result import WHITE_BOX, AuditResult, finite
 from dperm.audit.statistics import Estimate
 from dperm.privacy import (
+    BoundedSquaresGaussian,
     Composed,
     Event,
     Gaussian,
-    IndividualGaussian,
     PoissonSampled,
     RandomAllocation,
     Relation,
@@ -263,7 +263,7 @@ def _epsilon_at(event: Event, delta: float, ratio: float) -> float:
 
 
 def _with_noise(event: Event, ratio: float) -> Event:
-    if isinstance(event, (Gaussian, IndividualGaussian)):
+    if isinstance(event, (Gaussian, BoundedSquaresGaussian)):
         return replace(event, noise_multiplier=event.noise_multiplier / ratio)
     if isinstance(event, (PoissonSampled, SelfComposed, TruncatedPoisson, RandomAllocation, SampledWithoutReplacement)):
         return replace(event, event=cast(Any, _with_noise(event.event, ratio)))

@@ -19,7 +19,7 @@ from dperm.gradient.post_processing import Identity, Post
 from dperm.gradient.update import Update
 from dperm.objectives.per_example import Pass
 from dperm.objectives.sums import RunningSum
-from dperm.privacy.events import Composed, Event, IndividualGaussian, Relation
+from dperm.privacy.events import BoundedSquaresGaussian, Composed, Event, Relation
 from dperm.release import GaussianNoise
 from dperm.release.grid import Grid
 
@@ -145,7 +145,7 @@ class IndividualPlan(Policy):
         steps = (self.steps if stop is None else stop) - start
         if steps <= 0:
             return Composed(())
-        return IndividualGaussian(self.noise_multiplier, steps, min(self.full_steps, steps), relation)
+        return BoundedSquaresGaussian(self.noise_multiplier, steps, min(self.full_steps, steps), relation)
 
     def describe(self) -> dict[str, Any]:
         return {name: value if name not in ("update", "post") else repr(value) for name, value in vars(self).items()}
