@@ -219,10 +219,10 @@ class EarlyStopped(ObjectivePerturbation):
         sloppy = replace(self, tolerance=1e-1)
         release = channel.release
 
-        def smaller(query: Any, noise: Noise) -> Any:
+        def shrunk(query: Any, noise: Noise) -> Any:
             return release(query, smaller(noise, 1.0 if noise.kind == "objective" else 1e-7))
 
-        channel.release = smaller
+        channel.release = shrunk
         return ObjectivePerturbation.train(sloppy, objective, records, channel)
 
 
