@@ -25,7 +25,7 @@ from dperm.gradient import Policy, descend
 from dperm.gradient.policy import BatchSource, runs_by_parts
 from dperm.objectives.per_example import Objective
 from dperm.privacy import Relation, epsilon
-from dperm.release import Channel, GaussianNoise, Noise, Source
+from dperm.release import Channel, Noise, Source
 from dperm.release.draws import Draw
 
 _SHORTEST, _LONGEST = 0.5, 1e6  # of a bound: canaries' gradient norms
@@ -137,15 +137,15 @@ class _Watcher(Source):
 
     def noisy(self, query: Any, noise: Noise) -> Any:
         assert self.own is not None
-        if not isinstance(noise, GaussianNoise):
+        if noise.kind != "gaussian":
             raise NotImplementedError("White-box audits are of Gaussian releases.")
         released = self.own.noisy(query, noise)
         if released.shape[-1] < len(self.objective.signs):  # a count, or a sum of norms: no step
-            self.others.append(noise.noise_multiplier)
+            self.others.append(noise.amount)
             return released
         self.rates.append(noise.rate)
         self.values.append(self.objective.observed(released) / noise.sensitivity)
-        self.noise.append(noise.noise_multiplier)
+        self.noise.append(noise.amount)
         return released
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[NDArray[np.intp]]:

@@ -53,13 +53,18 @@ class Noise(ABC):
 
     @property
     @abstractmethod
-    def claims(self) -> tuple[Claim, ...]:
-        """What of a charge one such release takes."""
+    def amount(self) -> float:
+        """How much noise it is, as it is charged: in units of the sensitivity, or an ε."""
 
     @property
-    @abstractmethod
     def level(self) -> float:
-        """How much noise it is: a standard deviation of Gaussian noise, an ε of other noise."""
+        """The same as audits know it: a standard deviation of Gaussian noise, an ε of other noise."""
+        return self.amount
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """What of a charge one such release takes."""
+        return (Paid(self.kind, self.amount, self.rate),)
 
     @property
     def rate(self) -> float:
@@ -95,8 +100,8 @@ class GaussianNoise(Noise):
     sampling_rate: float = 1.0
 
     @property
-    def claims(self) -> tuple[Claim, ...]:
-        return (Paid("gaussian", self.noise_multiplier, self.sampling_rate),)
+    def amount(self) -> float:
+        return self.noise_multiplier
 
     @property
     def level(self) -> float:
@@ -140,22 +145,14 @@ class LastIterateNoise(GaussianNoise):
 
 
 @dataclass(frozen=True)
-class HiddenNoise(Noise):
+class HiddenNoise(GaussianNoise):
     """Normal noise of a step that was charged as hidden: what comes back is where the next step starts, and must not leave. It is
     not rounded: rounding is no contraction."""
 
     kind = "hidden"
+    at_once = False
 
-    noise_multiplier: float
     what: str = field(default="hidden iterate", kw_only=True)
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        return (Paid("hidden", self.noise_multiplier),)
-
-    @property
-    def level(self) -> float:
-        return self.noise_multiplier * self.sensitivity
 
     def on_grid(self, size: int) -> Self:
         return replace(self, step=0.0)
@@ -174,11 +171,7 @@ class PureNoise(Noise):
     epsilon: float
 
     @property
-    def claims(self) -> tuple[Claim, ...]:
-        return (Paid("pure", self.epsilon),)
-
-    @property
-    def level(self) -> float:
+    def amount(self) -> float:
         return self.epsilon
 
     def on_grid(self, size: int) -> Self:
@@ -202,10 +195,6 @@ class ThresholdNoise(PureNoise):
 
     what: str = field(default="threshold question", kw_only=True)
 
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        return (Paid("threshold", self.epsilon),)
-
 
 @dataclass(frozen=True)
 class FallingNoise(Noise):
@@ -217,11 +206,7 @@ class FallingNoise(Noise):
     epsilons: Sequence[float]
 
     @property
-    def claims(self) -> tuple[Claim, ...]:
-        return (Paid("pure", self.epsilons[-1]),)
-
-    @property
-    def level(self) -> float:
+    def amount(self) -> float:
         return self.epsilons[-1]
 
     @property
@@ -238,22 +223,14 @@ class FallingNoise(Noise):
 
 
 @dataclass(frozen=True)
-class ExponentialChoice(Noise):
+class ExponentialChoice(PureNoise):
     """The place of one of scores (k,), each of which a record moves by at most `sensitivity`: i with probability
     ∝ e^{epsilon·score/(2·sensitivity)} (McSherry & Talwar 2007)."""
 
     kind = "choice"
+    at_once = False
 
-    epsilon: float
     what: str = field(default="choice", kw_only=True)
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        return (Paid("choice", self.epsilon),)
-
-    @property
-    def level(self) -> float:
-        return self.epsilon
 
     def on_grid(self, size: int) -> Self:
         return self._rounded_to(Grid.of(self.sensitivity, self.sensitivity / check.positive("epsilon", self.epsilon), 1))
@@ -283,7 +260,7 @@ class ObjectiveNoise(Noise):
         return (self.event,)
 
     @property
-    def level(self) -> float:
+    def amount(self) -> float:
         return self.event.noise_std
 
     def on_grid(self, size: int) -> Self:

@@ -13,7 +13,7 @@ from torch import Tensor
 from dperm._random import Randomness
 from dperm.privacy import Event, Provenance
 from dperm.privacy.events import chosen_on_the_way, released_leaves
-from dperm.release import Channel, GaussianNoise, Noise, Source, SystemSource
+from dperm.release import Channel, Noise, Source, SystemSource
 from dperm.release.source import in_earnest, provenance_of
 from dperm.torch.ranks import LogOfFirst, Ranks, RankSource, Shards, ShardSource
 
@@ -56,7 +56,7 @@ class TorchSource(SystemSource):
         """Tensors get their noise in place: a step's query has no other use."""
         if not isinstance(query, Tensor):
             return super().noisy(query, noise)
-        if not isinstance(noise, GaussianNoise):
+        if noise.kind != "gaussian":
             raise NotImplementedError(f"Expected Gaussian noise for a tensor, got {type(noise).__name__}.")
         scale, step = noise.level / noise.step, noise.step
         if self._generator is not None:
