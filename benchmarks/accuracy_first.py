@@ -20,7 +20,7 @@ from dperm.mechanisms.minimiser import solve
 from dperm.objectives import Logistic, Task
 from dperm.privacy import Gaussian, calibrate, stopping_epsilons
 from dperm.privacy.accountants.gaussian import gaussian_epsilon
-from dperm.release import Channel
+from dperm.release import Channel, GaussianNoise
 from dperm.release.selection import set_aside
 
 RUNS, MOST, DELTA, LARGEST = 50, 40_000, 1e-5, 16.0
@@ -88,7 +88,7 @@ def main() -> None:
                     channel = Channel.open()
                     channel.charge(mechanism.event(steep.facts), "path")
                     for stop, noise in enumerate(multipliers):
-                        total += channel.release(theta, sensitivity, float(noise)) / noise**2
+                        total += channel.release(theta, GaussianNoise(sensitivity, float(noise))) / noise**2
                         if reached(total / mechanism.signals[stop] ** 2):
                             level = mechanism.levels[stop]
                             break

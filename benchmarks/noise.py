@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 
 from dperm.estimators import DPLogisticRegression
+from dperm.release import GaussianNoise
 from dperm.report.page import machine
 from dperm.torch import ModuleObjective
 from dperm.torch.engine.model_state import Snapshot
@@ -54,7 +55,7 @@ def network(name: str) -> str:
     def restore() -> None:
         Snapshot((model,), without=model.parameters(), light=True).restore()
 
-    whole, noise, kept = interleaved(step, lambda: source.gaussian(query, 1.0, 1.0, 2.0**-30), restore)
+    whole, noise, kept = interleaved(step, lambda: source.noisy(query, GaussianNoise(1.0, 1.0, step=2.0**-30)), restore)
     shares = " | ".join(f"{part:.2f} ({100 * part / whole:.1f} %)" for part in (noise, kept))
     return f"| {name} | {size:,} | {whole:.1f} | {shares} |"
 

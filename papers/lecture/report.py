@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from papers.lecture.__main__ import CELLS, CENTRES, DELTA, GRIDS, RATES, RUNGS, slope, values
+from papers.lecture.ladder import CELLS, CENTRES, DELTA, GRIDS, RATES, RUNGS, slope, values
 
 __all__ = ["write"]
 
@@ -76,7 +76,7 @@ HEADER = """# The lecture's ladder, run
 "Private ERM: DP-SGD" (lecture slides) ends with two tables of rates. Here their rows are measured on made problems whose optimum
 is known: mean excess risk against n, ε and p, of 30 and 12 seeds. The centre of the first two is n = {n:,}, ε = {epsilon},
 p = {p}; δ = {delta:g}, a record is replaced, all models are certified. `python -m papers.lecture run` and `report`; problems are
-in `problems.py`, settings in `__main__.py`: none of them looks at a problem's records.
+in `problems.py`, settings in `ladder.py`: none of them looks at a problem's records.
 
 - *Strongly convex*: logistic loss on rows of length 1, 0.2·‖θ‖²/2 beside the mean.
 - *Sparse*, n = 2,000, p = 256: the same, but what agrees is one feature of p, and the ball is the L1 ball; 12 seeds, around

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 def ours(kind: type) -> bool:
     """Whether dperm wrote this type. What derives from one of ours elsewhere is a stranger's."""
-    return written_here(kind)
+    return kind.__module__.startswith("dperm.")
 
 
 def written_here(function: Any) -> bool:

@@ -36,8 +36,9 @@ from dperm.mechanisms.bolt_on import BoltOnPerturbation
 from dperm.mechanisms.last_iterate import LastIterateDescent
 from dperm.objectives import LinearObjective, Logistic, PublicFacts, RegularisedSum, Roughness
 from dperm.privacy import ApproximateDP, Event, Gaussian, Relation
-from dperm.release import Channel, Source, SystemSource
+from dperm.release import Channel, GaussianNoise, Source, SystemSource
 from dperm.release.draws import Draw
+from helpers.asked import weaker
 from helpers.catalogue import entries_of
 from helpers.catalogue.common import BUDGET, DELTA, EPSILON, SIZE, gradient, objective
 
@@ -287,8 +288,8 @@ class LouderThanCharged(GradientPerturbation):
         source = channel.source
         while hasattr(source, "source"):
             source = source.source
-        gaussian = source.gaussian
-        source.gaussian = lambda query, sensitivity, std, step: gaussian(query, sensitivity, std / 2, step)
+        plain = source.noisy
+        source.noisy = lambda query, noise: plain(query, weaker(noise, 0.5))
         return super().train(objective, records, channel)
 
 
@@ -360,7 +361,7 @@ class Bands(Mechanism):
             sum(weight * sums[step - back] for back, weight in enumerate(self.bands) if back <= step) for step in range(len(sums))
         ]
         moved = Clip(0.5).sensitivity(objective.relation) * math.sqrt(self.passes) * float(np.linalg.norm(self.bands))
-        return channel.release(np.concatenate(banded), moved, 4.0, what="banded sums"), {}
+        return channel.release(np.concatenate(banded), GaussianNoise(moved, 4.0, what="banded sums")), {}
 
 
 def test_10_bands_of_a_record_that_meet_are_found_at_some_place() -> None:

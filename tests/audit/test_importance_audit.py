@@ -13,8 +13,9 @@ from dperm.audit import Training, one_run_gradients, replay, white_box
 from dperm.gradient import SGD, AdaptiveNorm, ImportanceGradients, ImportancePlan, Poisson, Unit
 from dperm.gradient.recipes import dpis
 from dperm.mechanisms import GradientPerturbation
-from dperm.release import Channel, SystemSource
+from dperm.release import Channel, GaussianNoise, SystemSource
 from dperm.release.draws import Draw
+from helpers.asked import weaker
 from helpers.catalogue.common import BUDGET, DELTA, EPSILON, SIZE, objective
 
 RNG = np.random.default_rng(0)
@@ -100,7 +101,7 @@ def _norms_uncut(run: pytest.MonkeyPatch) -> None:
         from dperm.privacy import Gaussian
 
         self.channel.allow(Gaussian(noise), {"what": what})
-        return float(self.channel.release(np.array([norms.sum()]), cut, noise)[0])
+        return float(self.channel.release(np.array([norms.sum()]), GaussianNoise(cut, noise))[0])
 
     run.setattr(ImportanceGradients, "_released_sum", released)
 
@@ -132,10 +133,8 @@ def _no_filter(run: pytest.MonkeyPatch) -> None:
 
 
 def _half_the_noise(run: pytest.MonkeyPatch) -> None:
-    original = SystemSource.gaussian
-    run.setattr(
-        SystemSource, "gaussian", lambda self, query, sensitivity, std, step: original(self, query, sensitivity, std / 2, step)
-    )
+    original = SystemSource.noisy
+    run.setattr(SystemSource, "noisy", lambda self, query, noise: original(self, query, weaker(noise, 0.5)))
 
 
 def _scaled_by_the_number_of_records(run: pytest.MonkeyPatch) -> None:
@@ -209,10 +208,8 @@ def test_the_white_box_sees_canaries_that_are_drawn_too_often(monkeypatch: pytes
 
 def test_less_noise_than_is_charged_is_seen_by_the_white_box(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = objective(public_size=COUNT)
-    original = SystemSource.gaussian
-    monkeypatch.setattr(
-        SystemSource, "gaussian", lambda self, query, sensitivity, std, step: original(self, query, sensitivity, 0.8 * std, step)
-    )
+    original = SystemSource.noisy
+    monkeypatch.setattr(SystemSource, "noisy", lambda self, query, noise: original(self, query, weaker(noise, 0.8)))
     result = white_box(long_plan(4.0, epochs=2), problem, problem.records(ROWS, SIGNS), delta=DELTA, canaries=500)
     assert result.verdict == "refuted"
 

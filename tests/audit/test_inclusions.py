@@ -15,7 +15,7 @@ from dperm.audit.recording import DrawRecord
 from dperm.audit.result import AuditResult
 from dperm.gradient.sampling import BallsAndBins, FixedSize, Poisson, PoissonRows, PoissonUpTo
 from dperm.privacy import Certificate, Gaussian, Relation
-from dperm.release import Channel, SystemSource
+from dperm.release import Channel, GaussianNoise, SystemSource
 from dperm.release.draws import Draw
 
 Sets = Sequence[Any]
@@ -206,7 +206,10 @@ def sampled(rule: Any, steps: int) -> Training:
         channel = Channel.open(source)
         channel.charge(event, "sums")
         rows = np.clip(data[0], -0.5, 0.5)
-        return [channel.release(rows[drawn].sum(axis=0), 1.0, 5.0, rule.rate) for drawn in rule.draws(channel, len(rows), steps)]
+        return [
+            channel.release(rows[drawn].sum(axis=0), GaussianNoise(1.0, 5.0, rule.rate))
+            for drawn in rule.draws(channel, len(rows), steps)
+        ]
 
     return Training("sums", Certificate.issue(mechanism="sums", event=event, delta=1e-5), run, replay_pairs=PAIRS)
 

@@ -18,6 +18,7 @@ from dperm.gradient import Clip
 from dperm.mechanisms import Gradient
 from dperm.release import SpendLog
 from dperm.torch.ranks.tensor_noise import TorchSource
+from helpers.asked import weaker
 from helpers.commands import dperm
 
 SIZE = 60
@@ -78,10 +79,8 @@ def test_weak_clipping_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_weak_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, sound = fitted(public_size=SIZE), TorchSource.gaussian
-    monkeypatch.setattr(
-        TorchSource, "gaussian", lambda self, query, sensitivity, std, step: sound(self, query, sensitivity, std / 2, step)
-    )
+    model, sound = fitted(public_size=SIZE), TorchSource.noisy
+    monkeypatch.setattr(TorchSource, "noisy", lambda self, query, noise: sound(self, query, weaker(noise, 0.5)))
     assert attack_network(model)[1].refuted
 
 

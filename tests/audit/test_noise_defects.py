@@ -16,7 +16,7 @@ from dperm.audit.recording import Recording, ReleaseRecord
 from dperm.gradient import SGD, Clip, Constant, FullBatch, Plan, Poisson
 from dperm.mechanisms import Budget, GradientPerturbation
 from dperm.objectives import LinearObjective, Logistic
-from dperm.release import SystemSource
+from dperm.release import FallingNoise, Noise, SystemSource
 from dperm.release.draws import Draw
 from helpers.catalogue import accuracy_first
 
@@ -94,12 +94,12 @@ def test_noise_that_is_not_as_stated_is_found(spoil: Spoil, kind: str, monkeypat
     before: list[np.ndarray] = []
     rng = np.random.default_rng(0)
 
-    def gaussian(self: SystemSource, query: Any, sensitivity: float, std: float, step: float) -> Any:
-        noise = spoil(rng.normal(size=len(query)), before, rng)
-        before.append(noise.copy())
-        return np.rint(query / step) * step + std * noise
+    def noisy(self: SystemSource, query: Any, noise: Noise) -> Any:
+        spoilt = spoil(rng.normal(size=len(query)), before, rng)
+        before.append(spoilt.copy())
+        return np.rint(query / noise.step) * noise.step + noise.level * spoilt
 
-    monkeypatch.setattr(SystemSource, "gaussian", gaussian)
+    monkeypatch.setattr(SystemSource, "noisy", noisy)
     found = kinds()
     assert found & {kind, "repeated noise", "correlated noise"} if "correlated" in kind or "repeated" in kind else kind in found
 
@@ -184,7 +184,7 @@ def path(rng: np.random.Generator, spoil: Callable[[np.ndarray], np.ndarray] = l
     """Eight rows of four numbers of the source's own, from eight times the last one's scale down."""
     epsilons = tuple(np.geomspace(1 / 8, 1.0, 8).tolist())
     source = SystemSource(Randomness.fixed(int(rng.integers(2**62))))
-    rows = spoil(source.falling(np.zeros(4), 1.0, epsilons, 2.0**-24))
+    rows = spoil(source.noisy(np.zeros(4), FallingNoise(1.0, epsilons, step=2.0**-24)))
     return ReleaseRecord(np.zeros(4), 1.0, 1.0, rows[-1], "pure", step=2.0**-24, path=rows, epsilons=epsilons)
 
 

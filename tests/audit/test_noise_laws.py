@@ -15,7 +15,7 @@ from dperm.audit.noise import FALSE_ALARM, FAMILIES, NoiseSeen, noise_findings, 
 from dperm.audit.noise.size import log_mean, stated_square
 from dperm.audit.recording import Recorder, Recording, ReleaseRecord
 from dperm.estimators import DPRidge
-from dperm.release import SystemSource
+from dperm.release import FallingNoise, GaussianNoise, PureNoise, SystemSource, ThresholdNoise
 
 #: Lengths at which the tests treat a release otherwise: parts of one number, rows of a block of ranks, thirds that are kept.
 CUT_OFFS = (1, 2, 3, 8, 256, 512, 768, 1024, 1600)
@@ -65,17 +65,13 @@ def varied_run(randomness: Randomness, rng: np.random.Generator) -> NoiseSeen:
         size = int(rng.choice([0, 1, 1, 2, 3, 7, 60, 800]))
         query, law = rng.normal(size=size), int(rng.integers(4))
         if law == 0 or not size:
-            recorder.told(str(rng.choice(["count", "gradient"])))
-            recorder.gaussian(query, 1.0, 2.0, STEP)
+            recorder.noisy(query, GaussianNoise(1.0, 2.0, what=str(rng.choice(["count", "gradient"])), step=STEP))
         elif law == 1:
-            recorder.told("minimiser")
-            recorder.pure(query, 0.5, 0.1, STEP)
+            recorder.noisy(query, PureNoise(0.5, 0.1, what="minimiser", step=STEP))
         elif law == 2:
-            recorder.told("threshold question")
-            recorder.undisclosed(query[:1], 1.0, 0.3, STEP)
+            recorder.noisy(query[:1], ThresholdNoise(1.0, 0.3, step=STEP))
         else:
-            recorder.told("path")
-            recorder.falling(query[:7], 1.0, (0.05, 0.1, 0.11, 0.5), STEP)
+            recorder.noisy(query[:7], FallingNoise(1.0, (0.05, 0.1, 0.11, 0.5), what="path", step=STEP))
     return NoiseSeen.of(recorder.recording)
 
 

@@ -55,7 +55,8 @@ from dperm.privacy import (
     Relation,
     SelfComposed,
 )
-from dperm.release import Channel, SpendLog, SystemSource
+from dperm.release import Channel, FallingNoise, GaussianNoise, Noise, SpendLog, SystemSource
+from helpers.asked import smaller, weaker
 from helpers.catalogue.published import noisy_sizes
 
 D = 4
@@ -206,7 +207,7 @@ class Unregularised(OutputPerturbation):
     def train(self, objective: LinearObjective, records: Any, channel: Any) -> Any:
         weaker = replace(self, strong_convexity=self.strong_convexity / 50)
         release = channel.release
-        channel.release = lambda query, sensitivity, multiplier, **_: release(query, sensitivity / 50, multiplier)
+        channel.release = lambda query, noise: release(query, smaller(noise, 1 / 50))
         return OutputPerturbation.train(weaker, objective, records, channel)
 
 
@@ -217,7 +218,11 @@ class EarlyStopped(ObjectivePerturbation):
     def train(self, objective: LinearObjective, records: Any, channel: Any) -> Any:
         sloppy = replace(self, tolerance=1e-1)
         release = channel.release
-        channel.release = lambda query, sensitivity, multiplier, **_: release(query, sensitivity * 1e-7, multiplier)
+
+        def shrunk(query: Any, noise: Noise) -> Any:
+            return release(query, smaller(noise, 1.0 if noise.kind == "objective" else 1e-7))
+
+        channel.release = shrunk
         return ObjectivePerturbation.train(sloppy, objective, records, channel)
 
 
@@ -235,8 +240,8 @@ class Quiet(OutputPerturbation):
     def train(self, objective: LinearObjective, records: Any, channel: Any) -> Any:
         source = channel.source.source if isinstance(channel.source, Recorder) else None
         if source is not None:
-            gaussian = source.gaussian
-            source.gaussian = lambda query, sensitivity, std, step: gaussian(query, sensitivity, std / 2, step)
+            plain: Any = source.noisy
+            source.noisy = lambda query, noise: plain(query, weaker(noise, 0.5))
         return super().train(objective, records, channel)
 
 
@@ -361,7 +366,7 @@ def counting(event: Event, *, charge: Event | None = None, noise: float = 2.0, s
         channel = Channel.open(source)
         channel.charge(charge or event, "count")
         rows = np.clip(np.nan_to_num(data[0]), -0.5, 0.5)
-        noisy = [channel.release(rows.sum(axis=0), 1.0, noise) for _ in range(steps)]
+        noisy = [channel.release(rows.sum(axis=0), GaussianNoise(1.0, noise)) for _ in range(steps)]
         return spoil(noisy, data) if spoil else {"sums": noisy}
 
     return training_of(run, event)
@@ -383,7 +388,7 @@ def test_equal_releases_in_one_event_are_counted_together() -> None:
     def run(data: Any, source: Any) -> Any:
         channel = Channel.open(source)
         channel.charge(event, "sums")
-        return [channel.release(np.zeros(3), 1.0, noise) for noise in (2.0, 2.0, 50.0, 2.0, 2.0)]
+        return [channel.release(np.zeros(3), GaussianNoise(1.0, noise)) for noise in (2.0, 2.0, 50.0, 2.0, 2.0)]
 
     assert replay(training_of(run, event), ONE_MORE).verdict == "consistent"
 
@@ -483,7 +488,7 @@ def test_what_cannot_be_compared_is_said() -> None:
     def run(data: Any, source: Any) -> Any:
         channel = Channel.open(source)
         channel.charge(Gaussian(2.0), "random")
-        return channel.release(jitter.normal(size=3), 1.0, 2.0)
+        return channel.release(jitter.normal(size=3), GaussianNoise(1.0, 2.0))
 
     with pytest.raises(ValueError, match="random beyond its source"):
         replay(training_of(run, Gaussian(2.0)), ONE_MORE)
@@ -500,7 +505,7 @@ def test_7_noise_that_depends_on_records_on_the_way_of_a_path_is_found(place: in
             epsilons = [0.5, 1.0, 1.5, 2.0]
             if depends and len(data[1]) > 5:
                 epsilons[place] *= 1.01
-            return channel.release_gradually(np.zeros(3), 1.0, epsilons)
+            return channel.release(np.zeros(3), FallingNoise(1.0, epsilons))
 
         return training_of(run, PureDP(2.0))
 
@@ -517,10 +522,10 @@ class _Quiet(SystemSource):
         super().__init__(Randomness.from_system())
         self.where, self.count = where, 0
 
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
-        noise = super().gaussian(query, sensitivity, std, step) - query
+    def noisy(self, query: Any, noise: Noise) -> Any:
+        added = super().noisy(query, noise) - query
         self.count += 1
-        return query + noise * self.where(self.count, query)
+        return query + added * self.where(self.count, query)
 
 
 @pytest.mark.parametrize(
@@ -570,9 +575,9 @@ def test_10_a_record_is_drawn_as_often_as_its_rule_allows_and_no_more(pair: str)
         total, told = np.zeros(D), list[Any]()
         for step, drawn in enumerate(draw.draws(channel, len(rows), 4 * epochs)):
             total = total + rows[drawn].sum(axis=0)
-            told.append(channel.release(rows[drawn].sum(axis=0), 1.0, 5.0, draw.rate))
+            told.append(channel.release(rows[drawn].sum(axis=0), GaussianNoise(1.0, 5.0, draw.rate)))
             if step % 4 == 3:
-                told.append(channel.release(total, 1.0, 2.0, what="epoch"))
+                told.append(channel.release(total, GaussianNoise(1.0, 2.0, what="epoch")))
                 total = np.zeros(D)
         return told
 
@@ -658,7 +663,9 @@ def of_draws(event: Event, batches: Callable[[Channel, int], Any]) -> Training:
         channel = Channel.open(source)
         channel.charge(event, "sampled sums")
         rows = np.clip(np.nan_to_num(data[0]), -0.5, 0.5)
-        return [channel.release(rows[drawn].sum(axis=0), 1.0, *paid) for drawn, *paid in batches(channel, len(rows))]
+        return [
+            channel.release(rows[drawn].sum(axis=0), GaussianNoise(1.0, *paid)) for drawn, *paid in batches(channel, len(rows))
+        ]
 
     return training_of(run, event)
 

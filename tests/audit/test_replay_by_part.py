@@ -14,7 +14,7 @@ from dperm.gradient import BallsAndBins
 from dperm.mechanisms import AccuracyFirst, ByPart, Coordinate, Gradient
 from dperm.objectives import Records
 from dperm.privacy import Certificate, Composed, Disjoint, Gaussian, SelfComposed
-from dperm.release import Channel
+from dperm.release import Channel, GaussianNoise
 
 
 def rows_in(part: int, count: int) -> np.ndarray:
@@ -82,13 +82,13 @@ def test_10_doors_of_unlike_splits_are_told_apart(order: Sequence[int], spoilt: 
         channel = Channel.open(source)
         channel.charge(event, "sums by part")
         rows = np.clip(np.nan_to_num(data[0]), -0.5, 0.5)
-        told = [channel.release(rows.sum(axis=0), 1.0, 9.0)]
+        told = [channel.release(rows.sum(axis=0), GaussianNoise(1.0, 9.0))]
         for number in order:
             split = _SPLITS[number]
             positive = [rows[:, number] > 0, np.full(len(rows), True) if spoilt and number else rows[:, number] <= 0]
             members = [np.flatnonzero(where) for where in positive]
             for part, mine, door in zip(split.parts, members, channel.split(split, members), strict=True):
-                told.append(door.release(rows[mine].sum(axis=0), 1.0, part.noise_multiplier))
+                told.append(door.release(rows[mine].sum(axis=0), GaussianNoise(1.0, part.noise_multiplier)))
         return told
 
     training = Training("by hand", Certificate.issue(mechanism="by hand", event=event, delta=1e-5), run)

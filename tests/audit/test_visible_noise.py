@@ -15,7 +15,7 @@ from dperm.audit.noise.summary import SHARES
 from dperm.audit.recording import Recorder, Recording, ReleaseRecord
 from dperm.estimators import DPLogisticRegression
 from dperm.mechanisms import AccuracyFirst, FrankWolfe
-from dperm.release import SystemSource
+from dperm.release import FallingNoise, SystemSource
 from dperm.release.threshold import ThresholdTest
 
 SCORES = np.array([3.0, 3.0, 2.5, 1.0, 0.0, -2.0])
@@ -59,8 +59,7 @@ def test_a2_choices_at_an_epsilon_that_is_said_to_be_visible_are_refuted(scale: 
 
 def paths(randomness: Randomness, share: float, size: int) -> NoiseSeen:
     recorder = Recorder(SystemSource(randomness))
-    recorder.told("minimiser")
-    recorder.falling(np.zeros(size), 1.0, (0.1, 0.2, 0.3, 0.6, 1.0), 2.0**-30)
+    recorder.noisy(np.zeros(size), FallingNoise(1.0, (0.1, 0.2, 0.3, 0.6, 1.0), what="minimiser", step=2.0**-30))
     (record,) = recorder.recording.releases
     assert record.path is not None
     # the noise of the last row is as stated: that of the steps alone is too small

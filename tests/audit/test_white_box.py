@@ -26,8 +26,9 @@ from dperm.gradient import (
 )
 from dperm.objectives import Softmax
 from dperm.privacy import Relation, calibrate, epsilon
-from dperm.release import SystemSource
+from dperm.release import Noise, SystemSource
 from dperm.release.draws import Draw
+from helpers.asked import weaker
 from helpers.catalogue.common import ADD, DELTA, REPLACE, SIZE, objective, plan
 
 RNG = np.random.default_rng(0)
@@ -200,13 +201,13 @@ def test_nonsense_is_refused() -> None:
 
 
 def test_a_few_steps_without_noise_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = SystemSource.gaussian
+    plain = SystemSource.noisy
     calls = iter(range(10_000))
 
-    def late(self: SystemSource, query: Any, sensitivity: float, std: float, step: float) -> Any:
-        return plain(self, query, sensitivity, std * (0.05 if next(calls) % 60 > 56 else 1.0), step)
+    def late(self: SystemSource, query: Any, noise: Noise) -> Any:
+        return plain(self, query, weaker(noise, 0.05 if next(calls) % 60 > 56 else 1.0))
 
-    monkeypatch.setattr(SystemSource, "gaussian", late)
+    monkeypatch.setattr(SystemSource, "noisy", late)
     result = audited(calibrated(4.0))
     assert result.refuted and any("steps have less noise" in text for text in result.findings)
 
@@ -215,13 +216,13 @@ def test_no_noise_at_all_and_too_few_draws(monkeypatch: pytest.MonkeyPatch) -> N
     few = audited(calibrated(4.0, sampler=Poisson(1e-5), steps=3), canaries=20)
     assert few.estimate is None and few.verdict == "consistent"
     assert AuditResult.from_json(few.to_json()) == few
-    monkeypatch.setattr(SystemSource, "gaussian", lambda self, query, sensitivity, std, step: query + 0.0)
+    monkeypatch.setattr(SystemSource, "noisy", lambda self, query, noise: query + 0.0)
     bare = audited(calibrated(4.0))
     assert bare.refuted and bare.estimate is None
 
 
 def test_releases_that_are_not_finite_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SystemSource, "gaussian", lambda self, query, sensitivity, std, step: query * np.nan)
+    monkeypatch.setattr(SystemSource, "noisy", lambda self, query, noise: query * np.nan)
     with pytest.raises(ValueError, match="Expected finite releases"):
         audited(calibrated(4.0))
 
@@ -236,7 +237,7 @@ class Liar(Poisson):
         if self.asks:
             iter(channel.draw(Poisson(self.sampling_rate), records, steps))
         else:
-            channel._drawn = Poisson(self.sampling_rate)
+            channel._allowance.draws(Poisson(self.sampling_rate))
         for _ in range(steps):
             yield np.arange(records)
 

@@ -21,7 +21,8 @@ from dperm.data.schema_search import private_search as module
 from dperm.data.schema_search.counting import GRID, ColumnCounts, added, counted, values_added, values_counted
 from dperm.estimators import DPLogisticRegression, TableEncoder, model_from_json
 from dperm.privacy import Certificate, Provenance, Relation, epsilon
-from dperm.release import SpendLog
+from dperm.release import Noise, SpendLog
+from helpers.asked import smaller
 from helpers.halving import is_found, places_in
 
 RNG = np.random.default_rng(0)
@@ -177,7 +178,7 @@ def test_ends_are_round_and_in_order() -> None:
         plan = module._Plan(1e-9, 1e-5, Relation.ADD_OR_REMOVE_ONE)
 
         class Exact:
-            def release(self, query: Any, moved: float, noise: float) -> Any:
+            def release(self, query: Any, noise: Noise) -> Any:
                 return query
 
         ((found_low, found_high),) = module._ends([ColumnCounts.of(pandas.Series(values), ".")], Exact(), plan)  # pyright: ignore[reportArgumentType]
@@ -335,8 +336,8 @@ def test_noise_for_one_column_is_refuted(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def wrong(columns: Any, channel: Any, plan: Any) -> Any:
         class Louder:
-            def release(self, query: Any, moved: float, noise: float) -> Any:
-                return channel.release(query, moved / len(query), noise)
+            def release(self, query: Any, noise: Noise) -> Any:
+                return channel.release(query, smaller(noise, 1 / len(query)))
 
         return right(columns, Louder(), plan)  # pyright: ignore[reportArgumentType]
 

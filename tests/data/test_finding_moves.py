@@ -15,6 +15,7 @@ from dperm.data.schema_search import private_search as module
 from dperm.data.schema_search.counting import ColumnCounts
 from dperm.privacy import ApproximateDP, Composed, Gaussian, Relation, epsilon
 from dperm.privacy.events import leaves
+from dperm.release import CountNoise, Noise
 from helpers.asked import Asked, moves
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
@@ -130,8 +131,8 @@ class Counts:
     def __init__(self, noise: Any) -> None:
         self.noise = noise
 
-    def release_counts(self, counts: Any, moved: float, noise: float) -> Any:
-        self.std = moved * noise
+    def release(self, counts: Any, noise: CountNoise) -> Any:
+        self.std = noise.level
         return counts + self.noise
 
 
@@ -185,6 +186,6 @@ class Exact:
 
     asked = 0
 
-    def release(self, query: Any, moved: float, noise: float) -> Any:
+    def release(self, query: Any, noise: Noise) -> Any:
         self.asked += 1
         return query

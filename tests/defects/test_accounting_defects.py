@@ -30,7 +30,7 @@ from dperm.privacy.accountants import pld
 from dperm.privacy.accountants.accounting import best_epsilon, delta, epsilon
 from dperm.privacy.accountants.objective_perturbation import loss_bound
 from dperm.privacy.accountants.rdp import rdp_epsilon
-from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError, spend_log
+from dperm.release import Channel, GaussianNoise, Noise, SpendLog, SystemSource, UnpaidReleaseError, spend_log
 from dperm.release.source import Source
 
 # 5: a channel is as private as its source
@@ -39,7 +39,7 @@ from dperm.release.source import Source
 class Silent(SystemSource):
     """A stranger's: it adds nothing."""
 
-    def gaussian(self, query: np.ndarray, sensitivity: float, std: float, step: float) -> np.ndarray:
+    def noisy(self, query: np.ndarray, noise: Noise) -> np.ndarray:
         return query
 
 
@@ -116,12 +116,12 @@ def test_defect_9_a_forked_channel_releases_nothing() -> None:
     child = os.fork()
     if child == 0:
         try:
-            channel.release(np.zeros(2), 1.0, 1.0)
+            channel.release(np.zeros(2), GaussianNoise(1.0, 1.0))
         except UnpaidReleaseError:
             os._exit(0)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert channel.release(np.zeros(2), 1.0, 1.0).shape == (2,)
+    assert channel.release(np.zeros(2), GaussianNoise(1.0, 1.0)).shape == (2,)
 
 
 # 9: certificates

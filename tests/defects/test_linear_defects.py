@@ -30,7 +30,7 @@ from dperm.mechanisms import (
     minimiser,
 )
 from dperm.objectives import Huber, LinearObjective, Logistic, RegularisedSum
-from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError
+from dperm.release import Channel, GaussianNoise, SpendLog, SystemSource, UnpaidReleaseError
 from dperm.solvers import newton
 
 BUDGET = Budget(1e-5)  # noise is set by hand
@@ -297,21 +297,20 @@ def test_defect_9_a_continued_run_releases_what_it_reserved(tmp_path: Path) -> N
 
     log, event = SpendLog(tmp_path / "log.db"), SelfComposed(Gaussian(2.0), 10)
     first = Channel.open(log=log)
-    first.keep_reservations()
-    charge = first.charge(event, "test")
+    charge = first.charge(event, "test", continuable=True)
     first.reserve(6, 10)
     released = 0
     for _ in range(4):
         copy = Channel.open(log=log)
         copy.resume(charge, event)
         with pytest.raises(UnpaidReleaseError, match="reserve"):
-            copy.release(np.zeros(2), 1.0, 2.0)
+            copy.release(np.zeros(2), GaussianNoise(1.0, 2.0))
         start, stop = copy.reserve(3, 10)
         for _ in range(stop - start):
-            copy.release(np.zeros(2), 1.0, 2.0)
+            copy.release(np.zeros(2), GaussianNoise(1.0, 2.0))
             released += 1
         with pytest.raises(UnpaidReleaseError, match="reserve"):
-            copy.release(np.zeros(2), 1.0, 2.0)
+            copy.release(np.zeros(2), GaussianNoise(1.0, 2.0))
     assert released == 4
 
 

@@ -51,7 +51,7 @@ from dperm.privacy import (
 )
 from dperm.privacy.accountants.privacy_filters import excess
 from dperm.privacy.events import leaves
-from dperm.release import Channel, Source, SpendLog, SystemSource, UnpaidReleaseError
+from dperm.release import Channel, GaussianNoise, Noise, Source, SpendLog, SystemSource, UnpaidReleaseError
 from helpers.asked import Asked
 
 RNG = np.random.default_rng(0)
@@ -152,7 +152,7 @@ def test_against_plain_code_with_the_same_draws(kind: str) -> None:
 class _NoNoise(SystemSource):
     """Draws, and adds nothing."""
 
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
+    def noisy(self, query: Any, noise: Noise) -> Any:
         return query + 0.0
 
 
@@ -188,9 +188,9 @@ class _Coins(SystemSource):
         self.stayed[coin] = super().thin(indices, keep, coin)
         return self.stayed[coin]
 
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
+    def noisy(self, query: Any, noise: Noise) -> Any:
         self.queries.append(np.array(query))
-        return super().gaussian(query, sensitivity, std, step)
+        return super().noisy(query, noise)
 
     def draw(self, draw: Any, records: int, steps: int) -> Iterator[Any]:
         for drawn in super().draw(draw, records, steps):
@@ -597,8 +597,7 @@ def continued(
     """A run that starts again where the log holds these parts already."""
     log = SpendLog(tmp_path / "log.db")
     first = Channel(SystemSource(Randomness.fixed(1)), log=log)
-    first.keep_parts()
-    first.charge(made.event(OBJECTIVE.relation), "test")
+    first.charge(made.event(OBJECTIVE.relation), "test", continuable=True)
     for part, note in parts:
         first.allow(part, note)
     recorder = Recorder(SystemSource(Randomness.fixed(2)))
@@ -628,7 +627,7 @@ def test_an_epoch_that_was_paid_for_is_not_paid_for_again(tmp_path: Path, kind: 
     # the memory of the checkpoint was empty: norms were looked at again, so that records are proposed as they should be
     assert sum(len(recorder.recording.thinned[draw, 1]) for draw in range(10)) > 100
     with pytest.raises(UnpaidReleaseError):
-        channel.release(np.zeros(4), 1.0, 12.0, 0.2)
+        channel.release(np.zeros(4), GaussianNoise(1.0, 12.0, 0.2))
 
 
 @pytest.mark.parametrize("kind", ["profile", "renyi"])
@@ -758,7 +757,7 @@ def test_without_a_place_for_steps_nothing_runs(tmp_path: Path) -> None:
     with pytest.raises(BudgetExceeded, match="No epoch that was charged is left"):
         gradients(np.zeros(4))
     with pytest.raises(UnpaidReleaseError):
-        channel.release(np.zeros(4), 1.0, 12.0, 0.2)
+        channel.release(np.zeros(4), GaussianNoise(1.0, 12.0, 0.2))
 
 
 def test_profiles_that_differ_by_rounding_are_the_same_charge() -> None:

@@ -20,9 +20,9 @@ from dperm.gradient.recipes import full_batch_descent, individual_descent
 from dperm.mechanisms import Budget, GradientPerturbation
 from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import (
+    BoundedSquaresGaussian,
     Composed,
     Gaussian,
-    IndividualGaussian,
     Relation,
     SelfComposed,
     affordable_steps,
@@ -32,7 +32,7 @@ from dperm.privacy import (
 )
 from dperm.privacy.accountants.pld import pld_epsilon_and_doubt
 from dperm.privacy.accountants.rdp import rdp
-from dperm.release import Channel, SpendLog
+from dperm.release import Channel, GaussianNoise, Noise, SpendLog
 from dperm.release.grid import Grid
 from dperm.torch import PrivateTrainer
 from helpers.asked import Asked, moves
@@ -63,7 +63,7 @@ def started(plan: IndividualPlan, problem: LinearObjective, records: Any, seed: 
 
 
 def test_the_event_is_one_gaussian() -> None:
-    event = IndividualGaussian(3.0, 100, 4.0)
+    event = BoundedSquaresGaussian(3.0, 100, 4.0)
     assert event.whole == Gaussian(1.5)
     assert epsilon(event, 1e-5) == pytest.approx(epsilon(Gaussian(1.5), 1e-5), rel=1e-9)
     assert pld_epsilon_and_doubt(event, 1e-5, 1e-3)[0] == pytest.approx(epsilon(Gaussian(1.5), 1e-5), rel=1e-2)
@@ -71,15 +71,15 @@ def test_the_event_is_one_gaussian() -> None:
     together = Composed((event, SelfComposed(Gaussian(3.0), 5)))
     assert epsilon(together, 1e-5) == pytest.approx(epsilon(SelfComposed(Gaussian(3.0), 9), 1e-5), rel=1e-9)
     with pytest.raises(ValueError, match="at most steps"):
-        IndividualGaussian(3.0, 4, 4.5)
+        BoundedSquaresGaussian(3.0, 4, 4.5)
 
 
 def test_a_part_of_a_run_costs_no_more_than_its_steps() -> None:
     add = Relation.ADD_OR_REMOVE_ONE
-    assert PLAN.event(add) == IndividualGaussian(3.0, 12, 3.5)
-    assert PLAN.event(add, 0, 2) == IndividualGaussian(3.0, 2, 2.0)
-    assert PLAN.event(add, 4) == IndividualGaussian(3.0, 8, 3.5)
-    assert PLAN.event(add, 11) == PLAN.event(add, 6, 7) == IndividualGaussian(3.0, 1, 1.0)
+    assert PLAN.event(add) == BoundedSquaresGaussian(3.0, 12, 3.5)
+    assert PLAN.event(add, 0, 2) == BoundedSquaresGaussian(3.0, 2, 2.0)
+    assert PLAN.event(add, 4) == BoundedSquaresGaussian(3.0, 8, 3.5)
+    assert PLAN.event(add, 11) == PLAN.event(add, 6, 7) == BoundedSquaresGaussian(3.0, 1, 1.0)
     assert PLAN.event(add, 5, 5) == PLAN.event(add, 6, 5) == Composed(())
 
 
@@ -92,7 +92,7 @@ def test_the_channel_is_open_for_all_steps_and_no_more() -> None:
     with pytest.raises((RuntimeError, StopIteration)):
         gradients(np.zeros(5))
     with pytest.raises(RuntimeError, match="not paid for"):
-        gradients.channel.release(np.zeros(5), 0.5, 3.0)
+        gradients.channel.release(np.zeros(5), GaussianNoise(0.5, 3.0))
 
 
 def test_the_gaussian_filter_affords_more_than_the_renyi_filter() -> None:
@@ -187,8 +187,8 @@ def test_42_a_record_spends_the_square_of_what_it_moves_however_little_that_is(n
 class Rounds(Asked):
     """Notes queries as they are released: rounded to the grid."""
 
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
-        return super().gaussian(np.rint(np.asarray(query) / step) * step, sensitivity, std, step)
+    def noisy(self, query: Any, noise: Noise) -> Any:
+        return super().noisy(np.rint(np.asarray(query) / noise.step) * noise.step, noise)
 
 
 @pytest.mark.parametrize("moved", [[9.5, 0.0, 0.0, 0.0], [5.5, -5.5, 5.5, 5.5], [40.2, 0.0, 30.2, 0.0]], ids=str)
@@ -337,7 +337,7 @@ def test_networks_train_within_the_filters_budget() -> None:
     run = trainer().fit(inputs())
     assert run.certificate is not None and 1.99 < run.certificate.epsilon <= 2.0
     leaf = run.certificate.event
-    assert isinstance(leaf, IndividualGaussian) and (leaf.steps, leaf.full_steps) == (STEPS, 3.0)
+    assert isinstance(leaf, BoundedSquaresGaussian) and (leaf.steps, leaf.full_steps) == (STEPS, 3.0)
 
 
 def test_networks_with_all_steps_affordable_run_full_batch_descent() -> None:

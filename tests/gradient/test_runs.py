@@ -27,7 +27,7 @@ from dperm.objectives import LinearObjective, Logistic
 from dperm.objectives.parts import PartedRecords
 from dperm.privacy import Gaussian, PrivacyProfile, Relation, SelfComposed
 from dperm.published import PublishedNormalisedPlan
-from dperm.release import Channel
+from dperm.release import Channel, GaussianNoise
 from helpers.asked import Asked
 from helpers.engines import LocalEngine
 
@@ -107,11 +107,40 @@ def test_item_8_all_batches_of_a_step_are_in_its_sum(chunk: int, monkeypatch: py
         assert run(theta) == pytest.approx(clipped.mean(0) + 6.0 / SIZE * theta, abs=1e-6)
 
 
+class _Halves(Gradients[Any]):
+    """Uses a sum before it leaves: a mean of it and of what it was at the step before, which leaves in its place."""
+
+    def start(self) -> None:
+        self._before: Any = None
+
+    def __call__(self, theta: Any) -> Any:
+        everyone, bounding = next(self.records.stream([None])), self.policy.bounding
+        total = self.bounded_sum(theta, everyone, bounding, PerExampleGradient(), 2.0)
+        mean = total.value if self._before is None else (total.value + self._before) / 2
+        self._before, self.step = total.value, self.step + 1
+        return self.channel.release(mean, GaussianNoise(total.sensitivity, 2.0, what=total.what))
+
+
+def test_a_sum_may_be_used_before_it_leaves() -> None:
+    source = Asked()
+    channel = Channel.open(source)
+    channel.charge(WHOLE.event(ADD), "test")
+    run = _Halves(WHOLE, PROBLEM, PROBLEM.records(ROWS, SIGNS), channel)
+    points = [np.zeros(3), np.ones(3)]
+    for theta in points:
+        run(theta)
+    other = started(WHOLE, Asked())
+    first, second = (SIZE * other(theta) for theta in points)
+    assert [question.sensitivity for question in source.questions] == pytest.approx([0.2, 0.2], rel=1e-5)
+    assert source.questions[0].query == pytest.approx(first, abs=1e-5)
+    assert source.questions[1].query == pytest.approx((first + second) / 2, abs=1e-5)
+
+
 class _Run(Gradients[Any]):
     def __call__(self, theta: Any) -> Any:
         self.step += 1
         everyone = next(self.records.stream([None]))
-        return self.released_sum(theta, everyone, self.policy.given, 2.0, 1.0, PerExampleGradient(), slots=self.policy.rows)
+        return self.released_sum(theta, everyone, self.policy.given, PerExampleGradient(), 2.0, 1.0, slots=self.policy.rows)
 
 
 class Mine(PublishedNormalisedPlan):

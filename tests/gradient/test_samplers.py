@@ -22,7 +22,7 @@ from dperm.mechanisms import Gradient, GradientPerturbation
 from dperm.objectives import RECORD, PrivacyUnit
 from dperm.privacy import Gaussian, Relation, SelfComposed, TruncatedPoisson, calibrate, epsilon
 from dperm.privacy.events import RowsSampled, leaves
-from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError
+from dperm.release import Channel, GaussianNoise, SpendLog, SystemSource, UnpaidReleaseError
 from dperm.release.draws import Draw
 from helpers.catalogue.common import ADD, BUDGET, DELTA, REPLACE, SIZE, objective, plan
 
@@ -239,10 +239,10 @@ def test_what_is_charged_is_how_records_were_drawn() -> None:
             records = 40
             next(iter(channel.draw(sampler, records, 4)))
             if sampler == charged:
-                channel.release(np.zeros(2), 1.0, 2.0, sampler.rate)
+                channel.release(np.zeros(2), GaussianNoise(1.0, 2.0, sampler.rate))
             else:
                 with pytest.raises(UnpaidReleaseError):
-                    channel.release(np.zeros(2), 1.0, 2.0, sampler.rate)
+                    channel.release(np.zeros(2), GaussianNoise(1.0, 2.0, sampler.rate))
 
 
 def test_records_that_are_drawn_anew_in_each_step_are_no_epoch() -> None:
@@ -251,31 +251,30 @@ def test_records_that_are_drawn_anew_in_each_step_are_no_epoch() -> None:
     channel.charge(sampler.event(Gaussian(1.0), 0, 8), "test")  # two epochs
     for _ in range(2):
         next(iter(channel.draw(sampler, 1000, 4)))
-        channel.release(np.zeros(2), 1.0, 1.0, 0.25)
+        channel.release(np.zeros(2), GaussianNoise(1.0, 1.0, 0.25))
     next(iter(channel.draw(sampler, 1000, 4)))
     with pytest.raises(UnpaidReleaseError, match="drawn anew, for 4 steps"):
-        channel.release(np.zeros(2), 1.0, 1.0, 0.25)
+        channel.release(np.zeros(2), GaussianNoise(1.0, 1.0, 0.25))
 
 
 def test_an_epoch_that_was_begun_before_is_not_begun_again_by_a_continued_channel() -> None:
     sampler, query = BallsAndBins(4), np.zeros(2)
     event = sampler.event(Gaussian(1.0), 0, 8)  # two epochs
     first = Channel.open()
-    first.keep_reservations()
-    charge = first.charge(event, "test")
+    charge = first.charge(event, "test", continuable=True)
     first.reserve(1, 8)
     next(iter(first.draw(sampler, 10, 8)))
-    first.release(query, 1.0, 1.0, 0.25)
+    first.release(query, GaussianNoise(1.0, 1.0, 0.25))
     again = Channel.open()
     again.resume(charge, event)
     again.reserve(7, 8, 1)
     draws = again.draw(sampler, 10, 8)
     for _ in range(4):
         next(draws)
-        again.release(query, 1.0, 1.0, 0.25)
+        again.release(query, GaussianNoise(1.0, 1.0, 0.25))
     next(draws)
     with pytest.raises(UnpaidReleaseError, match="drawn anew"):
-        again.release(query, 1.0, 1.0, 0.25)
+        again.release(query, GaussianNoise(1.0, 1.0, 0.25))
 
 
 def test_an_epoch_is_charged_as_a_whole() -> None:

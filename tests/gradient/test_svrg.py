@@ -19,7 +19,7 @@ from dperm.mechanisms import Budget, GradientPerturbation
 from dperm.objectives import LinearObjective, Logistic, Softmax, Squared
 from dperm.privacy import Relation, calibrate, epsilon
 from dperm.privacy.events import leaves
-from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError
+from dperm.release import Channel, GaussianNoise, SpendLog, SystemSource, UnpaidReleaseError
 
 N = 60
 PLAN = SvrgPlan(0.2, 3, 6, 0.5, 4.0, 2.0, SGD(0.5), N)
@@ -178,7 +178,7 @@ def test_a_stranger_s_policy_runs_and_is_named() -> None:
     class Run(Gradients["Mine"]):
         def __call__(self, theta: Any) -> Any:
             self.step += 1
-            return self.channel.release(theta * 0.0, 1.0, 3.0)
+            return self.channel.release(theta * 0.0, GaussianNoise(1.0, 3.0))
 
     class Mine(SvrgPlan):
         run = Run

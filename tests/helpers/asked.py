@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from dperm._random import Randomness
-from dperm.release import SystemSource
+from dperm.release import Noise, SystemSource
 
-__all__ = ["Asked", "Question", "moves"]
+__all__ = ["Asked", "Question", "moves", "smaller", "weaker"]
+
+
+def weaker(noise: Any, share: float) -> Any:
+    """Gaussian noise with a share of what it was asked for."""
+    return replace(noise, noise_multiplier=share * noise.noise_multiplier)
+
+
+def smaller(noise: Any, share: float) -> Any:
+    """Noise for a share of the sensitivity that it was asked for."""
+    return replace(noise, sensitivity=share * noise.sensitivity)
 
 
 @dataclass(frozen=True)
@@ -46,23 +56,12 @@ class Asked(SystemSource):
         self.given.append(answer)
         return np.copy(answer) if isinstance(answer, np.ndarray) else answer
 
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
-        return self._answer("gaussian", query, sensitivity, std / sensitivity)
-
-    def pure(self, query: Any, sensitivity: float, epsilon: float, step: float) -> Any:
-        return self._answer("pure", query, sensitivity, 1 / epsilon)
-
-    def hidden(self, query: Any, sensitivity: float, std: float) -> Any:
-        return self._answer("hidden", query, sensitivity, std / sensitivity)
-
-    def falling(self, query: Any, sensitivity: float, epsilons: Sequence[float], step: float) -> Any:
-        return self._answer("falling", query, sensitivity, 1 / epsilons[-1], np.tile(query, (len(epsilons), 1)))
-
-    def undisclosed(self, query: Any, sensitivity: float, epsilon: float, step: float) -> Any:
-        return self._answer("undisclosed", query, sensitivity, 1 / epsilon)
-
-    def choose(self, scores: Any, sensitivity: float, epsilon: float, step: float) -> int:
-        return self._answer("choice", scores, sensitivity, 1 / epsilon, int(np.argmax(scores)))
+    def noisy(self, query: Any, noise: Noise) -> Any:
+        if noise.kind == "objective":  # which asks nothing of the records
+            return super().noisy(query, noise)
+        level = noise.level / noise.sensitivity if noise.kind in ("gaussian", "hidden") else 1 / noise.level
+        kind, answer = ("falling", np.tile(query, (len(noise.path), 1))) if noise.path else (noise.kind, None)
+        return self._answer(kind, query, noise.sensitivity, level, int(np.argmax(query)) if kind == "choice" else answer)
 
 
 def moves(run: Callable[[Asked], Any], other: Callable[[Asked], Any]) -> list[tuple[Question, float]]:

@@ -1,14 +1,13 @@
 """Every place of the library that releases through a channel, found by walking, and runs with the sensitivity halved there.
 
-`channel.release(query, sensitivity, …)` and its like are all the places where a computed sensitivity turns into noise: half of it
-there is what half of it, or a forgotten factor of 2 or √2, is anywhere before.
+`channel.release(query, noise)` is where a computed sensitivity turns into noise: half of it there is what half of it, or a
+forgotten factor of 2 or √2, is anywhere before.
 """
 
 from __future__ import annotations
 
 import ast
 import functools
-import inspect
 import itertools
 import sys
 from collections.abc import Callable, Iterator
@@ -23,44 +22,35 @@ from dperm.audit import Training
 from dperm.audit.outputs import unlogged
 from dperm.audit.recording import Recorder
 from dperm.audit.replay import replay_pair
-from dperm.release import Channel
+from dperm.release import Channel, Noise
+from helpers.asked import smaller
 
 __all__ = ["Place", "asked", "halved", "is_found", "places", "places_in", "places_of"]
 
 _ROOT = Path(dperm.__file__).parent
-_CHANNEL = Path(inspect.getfile(Channel))
-
-
-def _takes_a_sensitivity(method: Any) -> bool:
-    return inspect.isfunction(method) and "sensitivity" in inspect.signature(method).parameters
-
-
-#: A channel's methods that are told a sensitivity. That of an objective's linear term is in its event: the Lipschitz bound.
-DOORS = {name for name, method in vars(Channel).items() if _takes_a_sensitivity(method)} | {"objective_noise"}
 
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """A call of one of the channel's methods. `function` is where it stands, and its number where several stand there."""
+    """A call of a channel's `release`. `function` is where it stands, and its number where several stand there."""
 
     module: str
     function: str
-    door: str
     lines: range
 
     def __str__(self) -> str:
-        return f"{self.module}, {self.function}: {self.door}"
+        return f"{self.module}, {self.function}"
 
     def __hash__(self) -> int:
-        return hash((self.module, self.function, self.door))
+        return hash((self.module, self.function))
 
 
 class _Walk(ast.NodeVisitor):
-    """All calls `….channel.door(…)` of one module, whatever object holds the channel."""
+    """All calls `….channel.release(…)` of one module, whatever object holds the channel."""
 
     def __init__(self) -> None:
         self.within: list[str] = []
-        self.found: list[tuple[str, str, range]] = []
+        self.found: list[tuple[str, range]] = []
 
     def _inside(self, node: Any) -> None:
         self.within.append(node.name)
@@ -70,11 +60,11 @@ class _Walk(ast.NodeVisitor):
     visit_ClassDef = visit_FunctionDef = _inside
 
     def visit_Call(self, node: ast.Call) -> None:
-        if isinstance(node.func, ast.Attribute) and node.func.attr in DOORS:
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "release":
             holder = ast.unparse(node.func.value).rpartition(".")[2]
             if holder.endswith("channel"):
                 last = node.end_lineno or node.lineno
-                self.found.append((".".join(self.within), node.func.attr, range(node.lineno, last + 1)))
+                self.found.append((".".join(self.within), range(node.lineno, last + 1)))
         self.generic_visit(node)
 
 
@@ -83,14 +73,12 @@ def places() -> tuple[Place, ...]:
     """All of the library's, in order."""
     found: list[Place] = []
     for path in sorted(_ROOT.rglob("*.py")):
-        if path == _CHANNEL:
-            continue
         walk = _Walk()
         walk.visit(ast.parse(path.read_text()))
-        for number, (function, door, lines) in enumerate(walk.found):
-            alike = [place for place, each in enumerate(walk.found) if each[:2] == (function, door)]
+        for number, (function, lines) in enumerate(walk.found):
+            alike = [place for place, each in enumerate(walk.found) if each[0] == function]
             nth = f" ({alike.index(number) + 1})" if len(alike) > 1 else ""
-            found.append(Place(path.relative_to(_ROOT).as_posix(), function + nth, door, lines))
+            found.append(Place(path.relative_to(_ROOT).as_posix(), function + nth, lines))
     return tuple(found)
 
 
@@ -102,45 +90,31 @@ def places_in(module: str) -> list[Place]:
     return found
 
 
-def _place(door: str, frame: Any) -> Place:
-    """Where a method was called. LookupError for a call that the walk did not find."""
+def _place(frame: Any) -> Place:
+    """Where a channel's `release` was called. LookupError for a call that the walk did not find."""
     path, line = Path(frame.f_code.co_filename), frame.f_lineno
     module = path.relative_to(_ROOT).as_posix() if path.is_relative_to(_ROOT) else str(path)
     for place in places():
-        if (place.module, place.door) == (module, door) and line in place.lines:
+        if place.module == module and line in place.lines:
             return place
-    raise LookupError(f"{module}:{line} calls a channel's {door}, and the walk does not know it")
+    raise LookupError(f"{module}:{line} calls a channel's release, and the walk does not know it")
 
 
 @contextmanager
 def _watched(see: Callable[[Place, Any, Any], bool]) -> Iterator[None]:
     """Each release is shown to `see`, with its query and sensitivity; where it answers yes, half of the sensitivity goes on."""
-    right = {door: getattr(Channel, door) for door in DOORS}
+    right = Channel.release
 
-    def watched(door: str) -> Any:
-        def call(self: Channel, query: Any, sensitivity: Any, *rest: Any, **more: Any) -> Any:
-            wrong = see(_place(door, sys._getframe(1)), query, sensitivity)
-            return right[door](self, query, sensitivity / 2 if wrong else sensitivity, *rest, **more)
+    def watched(self: Channel, query: Any, noise: Noise) -> Any:
+        if see(_place(sys._getframe(1)), query, noise.sensitivity):
+            noise = smaller(noise, 1 / 2)
+        return right(self, query, noise)
 
-        def linear(self: Channel, dimension: int, event: Any) -> Any:
-            source: Any = self.source
-            told = source.objective_noise
-            if see(_place(door, sys._getframe(1)), None, event.lipschitz):
-                source.objective_noise = lambda dimension, lipschitz, std: told(dimension, lipschitz / 2, std)
-            try:
-                return right[door](self, dimension, event)
-            finally:
-                vars(source).pop("objective_noise", None)
-
-        return linear if door == "objective_noise" else call
-
+    Channel.release = watched
     try:
-        for door in DOORS:
-            setattr(Channel, door, watched(door))
         yield
     finally:
-        for door, method in right.items():
-            setattr(Channel, door, method)
+        Channel.release = right
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import dperm.torch.training.checkpoint as checkpoint
 import dperm.torch.training.training_run as run_module
 from dperm.gradient import AdaptiveNorm
 from dperm.gradient.recipes import dpis
-from dperm.release import Channel, SpendLog
+from dperm.release import Channel, Noise, SpendLog
 from dperm.torch import PrivateTrainer
 from dperm.torch.ranks.tensor_noise import TorchSource
 
@@ -69,15 +69,15 @@ def train(folder: Path, point: str, count: int, resume: bool) -> None:
 
 
 def record_releases(folder: Path) -> None:
-    plain = TorchSource.gaussian
+    plain = TorchSource.noisy
 
-    def recorded(self: TorchSource, query: Any, sensitivity: float, std: float, step: float) -> Any:
+    def recorded(self: TorchSource, query: Any, noise: Noise) -> Any:
         with (folder / "released").open("a") as file:
-            file.write(f"{std / sensitivity:.9f} {os.getpid()}\n")
+            file.write(f"{noise.level / noise.sensitivity:.9f} {os.getpid()}\n")
             file.flush()
-        return plain(self, query, sensitivity, std, step)
+        return plain(self, query, noise)
 
-    TorchSource.gaussian = recorded
+    TorchSource.noisy = recorded
 
 
 def die_at(owner: Any, name: str, when: str, count: int) -> None:

@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ PROCESSES.set_forkserver_preload([
     "dperm.torch", "jinja2", "matplotlib.figure", "multiprocessing.popen_spawn_posix", "pandas", "psycopg", "pyarrow.csv",
 ])  # fmt: skip
 
-NOISY = ("gaussian", "pure", "undisclosed", "hidden", "falling", "choose", "objective_noise")
 FOLDERS = ("output", "temporary", "scratch", "state", "home", "work", "ledger")
 
 
@@ -107,16 +105,13 @@ class Place:
 def note_releases(source: Any, path: Path) -> None:
     """Let a source of noise write this process's number to `path` before each release."""
 
-    def noted(plain: Callable[..., Any]) -> Callable[..., Any]:
-        def release(*given: Any, **settings: Any) -> Any:
-            _append(path, str(os.getpid()))
-            return plain(*given, **settings)
+    plain = source.noisy
 
-        return release
+    def noisy(*given: Any) -> Any:
+        _append(path, str(os.getpid()))
+        return plain(*given)
 
-    for name in NOISY:
-        if name in vars(source):
-            setattr(source, name, noted(getattr(source, name)))
+    source.noisy = noisy
 
 
 def _append(path: Path, text: str) -> None:

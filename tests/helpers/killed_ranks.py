@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dperm.release import Noise
 from dperm.torch import PrivateTrainer
 from dperm.torch.ranks import Ranks
 from dperm.torch.ranks.tensor_noise import TorchSource
@@ -41,15 +42,15 @@ def die(attempt: int, rank: int, ranks: int) -> None:
 
 
 def noted(folder: Path, rank: int) -> None:
-    kept = TorchSource.gaussian
+    kept = TorchSource.noisy
     file = os.open(folder / f"released-{rank}", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 
-    def gaussian(self: TorchSource, query: Any, sensitivity: float, std: float, step: float) -> Any:
-        released = kept(self, query, sensitivity, std, step)
+    def noisy(self: TorchSource, query: Any, noise: Noise) -> Any:
+        released = kept(self, query, noise)
         os.write(file, b".")
         return released
 
-    TorchSource.gaussian = gaussian
+    TorchSource.noisy = noisy
 
 
 def main(folder: Path, kills: int, sharded: bool) -> None:

@@ -38,7 +38,7 @@ from dperm.gradient import (
 )
 from dperm.gradient.recipes import dpis, individual_descent
 from dperm.privacy import Certificate, Gaussian, Relation
-from dperm.release import Source
+from dperm.release import GaussianNoise, Noise, Source
 from dperm.torch import Callback, ModuleObjective, PrivateTrainer, TorchRecords, private_channel_statistics
 from dperm.torch.ranks import RankError, Ranks, RankSource, Share
 from dperm.torch.ranks.rank_share import share_of
@@ -314,17 +314,13 @@ class Seen(Source):
         self.released: list[Tensor] = []
         self.bounds: list[tuple[float, float]] = []
 
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
+    def noisy(self, query: Any, noise: Noise) -> Any:
+        if not isinstance(noise, GaussianNoise):
+            return self._own.noisy(query, noise)
         self.queries.append(query.clone())
-        self.bounds.append((sensitivity, std))
-        self.released.append(self._own.gaussian(query, sensitivity, std, step).clone())
+        self.bounds.append((noise.sensitivity, noise.level))
+        self.released.append(self._own.noisy(query, noise).clone())
         return self.released[-1].clone()
-
-    def pure(self, query: Any, sensitivity: float, epsilon: float, step: float) -> Any:
-        return self._own.pure(query, sensitivity, epsilon, step)
-
-    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Any:
-        raise NotImplementedError("Networks have no objective perturbation.")
 
     def draw(self, draw: Any, records: int, steps: int) -> Any:
         return self._own.draw(draw, records, steps)
@@ -346,28 +342,28 @@ def seen(changed: bool) -> dict[str, Any]:
 
 def noises(run: Callable[..., Any], door: type[RankSource] = RankSource) -> dict[str, Callable[[], dict[str, Any]]]:
     """Runs in earnest through this door, and with planted defects: noise that this rank saw added, in standard deviations."""
-    kept = door.gaussian
+    kept = door.noisy
 
     def watched(*, equal_seeds: bool = False, twice: bool = False) -> dict[str, Any]:
         found: list[Tensor] = []
 
-        def gaussian(self: RankSource, query: Any, sensitivity: float, std: float, step: float) -> Any:
+        def noisy(self: RankSource, query: Any, noise: Noise) -> Any:
             if equal_seeds:
                 stream = NoiseStream(bytes([len(found) % 256]) * 32)
                 self._own._randomness = Randomness(stream, np.random.default_rng(), "planted", private=True)
             before = query.clone()
-            released = kept(self, query, sensitivity, std, step)
+            released = kept(self, query, noise)
             if twice:  # as where a number is two ranks', and both add their noise
-                released = self._own.gaussian(released, sensitivity, std, step)
-            found.append(((released - before) / std).double())
+                released = self._own.noisy(released, noise)
+            found.append(((released - before) / noise.level).double())
             return released
 
-        door.gaussian = gaussian
+        door.noisy = noisy
         torch.manual_seed(0)  # by every rank
         try:
             run(random_state=None, epochs=3)
         finally:
-            door.gaussian = kept
+            door.noisy = kept
         return {"noise": torch.stack(found)}
 
     return {"noises": watched, "equal seeds": partial(watched, equal_seeds=True), "noise twice": partial(watched, twice=True)}
@@ -409,19 +405,19 @@ def judged() -> dict[str, Any]:
 
 
 def noise_on_every_rank() -> dict[str, Any]:
-    def gaussian(self: RankSource, query: Any, sensitivity: float, std: float, step: float) -> Any:
+    def noisy(self: RankSource, query: Any, noise: Noise) -> Any:
         own = self._own
-        noisy = own.gaussian(query.clone(), sensitivity, std, step)
-        released = Ranks.here().told(Ranks.here().total(noisy if Ranks.here().rank == 0 else noisy - query))
+        made = own.noisy(query.clone(), noise)
+        released = Ranks.here().told(Ranks.here().total(made if Ranks.here().rank == 0 else made - query))
         assert isinstance(own, Seen)
         own.released[-1] = released.clone()
         return released
 
-    kept, RankSource.gaussian = RankSource.gaussian, gaussian
+    kept, RankSource.noisy = RankSource.noisy, noisy
     try:
         return seen(False)
     finally:
-        RankSource.gaussian = kept
+        RankSource.noisy = kept
 
 
 def drawn_apart() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dperm._random import Randomness
 from dperm.audit import Training, Trials
 from dperm.mechanisms import Mechanism
 from dperm.objectives import LinearObjective
-from dperm.release import Channel, Source
+from dperm.release import Channel, Noise, Source
 from dperm.release.draws import Draw
 
 __all__ = ["TRIALS", "Kept", "trials_agree"]
@@ -28,19 +28,10 @@ class Kept(Trials):
         self.noise: list[np.ndarray] = []
         self.tables: list[np.ndarray] = []
 
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
-        released = super().gaussian(query, sensitivity, std, step)
-        self.noise.append(released - np.rint(query / step) * step)
+    def noisy(self, query: Any, noise: Noise) -> Any:
+        released = super().noisy(query, noise)
+        self.noise.append(released - (np.rint(query / noise.step) * noise.step if noise.kind == "gaussian" else query))
         return released
-
-    def pure(self, query: Any, sensitivity: float, epsilon: float, step: float) -> Any:
-        released = super().pure(query, sensitivity, epsilon, step)
-        self.noise.append(released - query)
-        return released
-
-    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Any:
-        self.noise.append(super().objective_noise(dimension, lipschitz, std))
-        return self.noise[-1]
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Any]:
         for table in super().draw(draw, records, steps):
@@ -55,14 +46,8 @@ class One(Source):
         self._noise = iter([noise[number] for noise in kept.noise])
         self._draws = iter([np.flatnonzero(table[number]) for table in kept.tables])
 
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
+    def noisy(self, query: Any, noise: Noise) -> Any:
         return query + next(self._noise)
-
-    def pure(self, query: Any, sensitivity: float, epsilon: float, step: float) -> Any:
-        return query + next(self._noise)
-
-    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Any:
-        return next(self._noise)
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Any]:
         return itertools.islice(self._draws, steps)

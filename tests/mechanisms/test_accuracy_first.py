@@ -17,7 +17,7 @@ from dperm.mechanisms.minimiser import solve
 from dperm.objectives import Logistic, Task
 from dperm.privacy import AboveThreshold, Composed, Gaussian, PureDP, Relation, SelfComposed, epsilon, stopping_path
 from dperm.privacy.events import leaves
-from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError
+from dperm.release import Channel, FallingNoise, Noise, PureNoise, SpendLog, SystemSource, UnpaidReleaseError
 from dperm.release.threshold import ThresholdTest
 
 BUDGET = Budget(1e-5, 4.0)
@@ -150,8 +150,8 @@ class Door:
 
     source = SystemSource(Randomness.from_system())
 
-    def undisclosed(self, query: Any, sensitivity: float, epsilon: float) -> Any:
-        return self.source.undisclosed(query, sensitivity, epsilon, 2.0**-20)
+    def release(self, query: Any, noise: Noise) -> Any:
+        return self.source.noisy(query, replace(noise, step=2.0**-20))
 
 
 @pytest.mark.slow
@@ -179,7 +179,7 @@ def test_after_yes_there_is_no_other_question_and_unpaid_ones_are_refused() -> N
     with pytest.raises(UnpaidReleaseError, match="said yes"):
         test.above(0.0)
     with pytest.raises(UnpaidReleaseError, match="pure release"):
-        channel.release_pure(np.zeros(1), 1.0, event.rate)  # what is compared is not paid for as a release
+        channel.release(np.zeros(1), PureNoise(1.0, event.rate))  # what is compared is not paid for as a release
     channel = Channel(SystemSource(Randomness.from_system()))
     channel.charge(event, "question")
     test = ThresholdTest(channel, event, 1.0)
@@ -346,7 +346,7 @@ def test_ends_of_a_pure_path_are_private_at_their_epsilon() -> None:
         channel = Channel(SystemSource(Randomness.from_system()))
         channel.charge(SelfComposed(PureDP(signals[-1]), runs), "paths")
         for _ in range(runs):
-            path = channel.release_gradually(np.array([query]), 1.0, signals)[:, 0]
+            path = channel.release(np.array([query]), FallingNoise(1.0, signals))[:, 0]
             stop = next((place for place, value in enumerate(path) if value > 1.0), 3)
             counts[world, stop, int(np.digitize(path[stop], [-0.5, 0.5, 1.2, 1.8, 3.0]))] += 1
     rates = counts / runs
@@ -361,7 +361,7 @@ class Jumps(GradualRelease):
     """A path with an eighth of the noise that was charged."""
 
     def _releases(self, theta: Any, sensitivity: float, channel: Any) -> Any:
-        return channel.release_gradually(theta, sensitivity / 8, self.signals)
+        return channel.release(theta, FallingNoise(sensitivity / 8, self.signals))
 
 
 def test_pure_paths_are_replayed() -> None:

@@ -182,14 +182,13 @@ def test_22_the_channel_of_a_part_keeps_nothing_of_its_own_in_the_log() -> None:
         whole.charge(event, "test")
         first, second = whole.split(event, [np.arange(3), np.arange(3, 5)])
         assert first.parts() == second.parts() == []
-        for refused in (first.keep_parts, second.keep_reservations, lambda: first.reserve(1, 1)):
+        for part in (first, second):
             with pytest.raises(UnpaidReleaseError, match="no charge of its own"):
-                refused()
+                part.reserve(1, 1)
         assert len(log.charges()) == 1
         continued = Channel.open(0, log=log)
-        continued.keep_reservations()
         with pytest.raises(ValueError, match="cannot be continued"):
-            continued.charge(event, "test")
+            continued.charge(event, "test", continuable=True)
         assert len(log.charges()) == 1
 
 

@@ -19,7 +19,8 @@ from dperm.estimators import DPLasso, DPLogisticRegression, DPRidge, model_from_
 from dperm.mechanisms import Budget, FrankWolfe, FrankWolfeDescent
 from dperm.objectives import Logistic, Task
 from dperm.privacy import ExponentialMechanism, Relation, SelfComposed, epsilon
-from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError
+from dperm.release import Channel, ExponentialChoice, Noise, PureNoise, SpendLog, SystemSource, UnpaidReleaseError
+from helpers.asked import smaller
 
 SURE = 1e-9
 BUDGET = Budget(1e-5, 4.0)
@@ -81,15 +82,15 @@ def test_choices_are_paid_for_one_by_one() -> None:
     channel = Channel(SystemSource(Randomness.from_system()))
     channel.charge(SelfComposed(ExponentialMechanism(0.5), 2), "choices")
     for _ in range(2):
-        assert channel.choose(np.array([0.0, 100.0]), 1.0, 0.5) in (0, 1)
+        assert channel.release(np.array([0.0, 100.0]), ExponentialChoice(1.0, 0.5)) in (0, 1)
     with pytest.raises(UnpaidReleaseError):
-        channel.choose(np.array([0.0, 1.0]), 1.0, 0.5)
+        channel.release(np.array([0.0, 1.0]), ExponentialChoice(1.0, 0.5))
     channel = Channel(SystemSource(Randomness.from_system()))
     channel.charge(ExponentialMechanism(0.5), "a choice")
     with pytest.raises(UnpaidReleaseError):
-        channel.choose(np.array([0.0, 1.0]), 1.0, 0.6)
+        channel.release(np.array([0.0, 1.0]), ExponentialChoice(1.0, 0.6))
     with pytest.raises(UnpaidReleaseError):
-        channel.release_pure(np.zeros(1), 1.0, 0.5)
+        channel.release(np.zeros(1), PureNoise(1.0, 0.5))
 
 
 # The descent
@@ -200,8 +201,8 @@ class Laplace(FrankWolfeDescent):
 
     def train(self, objective: Any, records: Any, channel: Any) -> Any:
         class Door:
-            def choose(self, scores: Any, sensitivity: float, epsilon: float, what: str) -> int:
-                return channel.choose(scores, sensitivity / 4, epsilon, what)
+            def release(self, scores: Any, noise: ExponentialChoice) -> int:
+                return channel.release(scores, smaller(noise, 1 / 4))
 
         return super().train(objective, records, Door())  # type: ignore[arg-type]
 
@@ -209,8 +210,8 @@ class Laplace(FrankWolfeDescent):
 class Sharper(SystemSource):
     """Choices with a third of the noise."""
 
-    def choose(self, scores: Any, sensitivity: float, epsilon: float, step: float) -> int:
-        return super().choose(scores, sensitivity / 3, epsilon, step)
+    def noisy(self, query: Any, noise: Noise) -> Any:
+        return super().noisy(query, smaller(noise, 1 / 3))
 
 
 def test_planted_defects_are_found() -> None:
@@ -234,7 +235,7 @@ def test_choices_that_are_too_good_are_found() -> None:
     for source, refuted in ((SystemSource, False), (Sharper, True)):
         recorder = Recorder(source(Randomness.from_system()))
         for _ in range(400):
-            recorder.choose(scores, 1.0, 0.8, 2.0**-20)
+            recorder.noisy(scores, ExponentialChoice(1.0, 0.8, step=2.0**-20))
         findings = noise_findings([NoiseSeen.of(recorder.recording)])
         assert bool(findings) == refuted, findings
 

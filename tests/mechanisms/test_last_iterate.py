@@ -15,7 +15,8 @@ from dperm.estimators import DPLogisticRegression, DPRidge
 from dperm.mechanisms import Budget, LastIterate, LastIterateDescent
 from dperm.objectives import Huber, LinearObjective, Logistic, Squared, Task
 from dperm.privacy import Relation, epsilon
-from dperm.release import Channel, SpendLog, UnpaidReleaseError
+from dperm.release import Channel, GaussianNoise, HiddenNoise, LastIterateNoise, Noise, SpendLog, UnpaidReleaseError
+from helpers.asked import smaller
 from helpers.catalogue.common import DELTA, REPLACE
 from helpers.catalogue.last_iterate import COUNT
 
@@ -84,16 +85,16 @@ def test_iterates_before_the_last_cannot_leave() -> None:
     mechanism, objective = problem()
     channel = Channel.open()
     channel.charge(mechanism.event(objective.facts), "test")
-    channel.hide(np.zeros(4), 1.0, mechanism.noise_multiplier)
-    channel.unveil(np.zeros(4), 1.0, mechanism.noise_multiplier)
+    channel.release(np.zeros(4), HiddenNoise(1.0, mechanism.noise_multiplier))
+    channel.release(np.zeros(4), LastIterateNoise(1.0, mechanism.noise_multiplier))
     with pytest.raises(UnpaidReleaseError, match="but the last one, once"):
-        channel.unveil(np.zeros(4), 1.0, mechanism.noise_multiplier)
+        channel.release(np.zeros(4), LastIterateNoise(1.0, mechanism.noise_multiplier))
     with pytest.raises(UnpaidReleaseError):
-        channel.release(np.zeros(4), 1.0, mechanism.noise_multiplier)
+        channel.release(np.zeros(4), GaussianNoise(1.0, mechanism.noise_multiplier))
     other = Channel.open()
     other.charge(mechanism.event(objective.facts), "test")
     with pytest.raises(UnpaidReleaseError):
-        other.hide(np.zeros(4), 1.0, mechanism.noise_multiplier / 2)
+        other.release(np.zeros(4), HiddenNoise(1.0, mechanism.noise_multiplier / 2))
 
 
 @pytest.mark.slow
@@ -164,8 +165,12 @@ def test_a_record_that_moves_a_step_twice_as_far_is_found(monkeypatch: pytest.Mo
 
 def test_noise_that_falls_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     mechanism, objective = problem()
-    hide = Channel.hide
-    monkeypatch.setattr(Channel, "hide", lambda self, query, move, noise: hide(self, query, move / 3, noise))
+    plain = Channel.release
+
+    def quieter_inside(self: Channel, query: Any, noise: Noise) -> Any:
+        return plain(self, query, smaller(noise, 1 / 3 if noise.kind == "hidden" else 1.0))
+
+    monkeypatch.setattr(Channel, "release", quieter_inside)
     assert "moved by" in refuted(mechanism, objective)
 
 
@@ -185,8 +190,8 @@ def every_batch_is_full(
     (everyone,) = next(iter(records.stream([None])))
     for step in range(1, steps + 1):
         query = theta - self.learning_rate * objective.plain_gradient(theta, everyone) / self.batch_size
-        give = channel.unveil if step == steps else channel.hide
-        theta = give(query, move, self.noise_multiplier)
+        noise = (LastIterateNoise if step == steps else HiddenNoise)(move, self.noise_multiplier)
+        theta = channel.release(query, noise)
     return theta, {}
 
 
@@ -216,8 +221,7 @@ def test_a_hidden_run_is_not_continued() -> None:
     mechanism, objective = problem()
     event = mechanism.event(objective.facts)
     first = Channel.open()
-    first.keep_reservations()
-    charge = first.charge(event, "test")
+    charge = first.charge(event, "test", continuable=True)
     with pytest.raises(UnpaidReleaseError, match="cannot be continued"):
         Channel.open().resume(charge, event)
 

@@ -15,7 +15,7 @@ from dperm.mechanisms.minimiser import solve
 from dperm.objectives import LinearObjective, Logistic, PrivacyUnit, RegularisedSum, SmoothedHinge
 from dperm.privacy import Gaussian, Relation
 from dperm.privacy.events import ObjectivePerturbationEvent, leaves
-from dperm.release import Channel
+from dperm.release import Channel, Noise
 from helpers.asked import Asked
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
@@ -69,8 +69,10 @@ def test_item_8_the_second_noise_covers_what_the_solver_may_leave() -> None:
     drawn: list[Any] = []
 
     class Drawn(Asked):
-        def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Any:
-            drawn.append((dimension, std))
+        def noisy(self, query: Any, noise: Noise) -> Any:
+            if noise.kind != "objective":
+                return super().noisy(query, noise)
+            drawn.append((len(query), noise.level))
             return np.array([0.5, -1.0])
 
     source = Drawn()

@@ -18,8 +18,8 @@ from dperm.mechanisms import Budget, Gradient, Output, Preconditioned, Precondit
 from dperm.objectives import LinearObjective, Logistic, Squared, Task
 from dperm.objectives.parts import exact_total
 from dperm.privacy import Composed, Gaussian, Relation, SelfComposed, epsilon
-from dperm.release import Channel, SpendLog
-from helpers.asked import Asked
+from dperm.release import Channel, Noise, SpendLog
+from helpers.asked import Asked, smaller
 
 RNG = np.random.default_rng(0)
 BUDGET = Budget(1e-5, 4.0)
@@ -207,8 +207,8 @@ def test_residuals_that_are_not_clipped_are_found(monkeypatch: pytest.MonkeyPatc
 def test_a_scale_that_is_read_off_the_records_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     release = Channel.release
 
-    def bare(self: Channel, query: Any, moved: float, noise: float, rate: float = 1.0, what: str = "") -> Any:
-        found = release(self, query, moved, noise, rate)
+    def bare(self: Channel, query: Any, noise: Noise) -> Any:
+        found = release(self, query, noise)
         return query if len(query) == 1 else found
 
     monkeypatch.setattr(Channel, "release", bare)
@@ -217,7 +217,7 @@ def test_a_scale_that_is_read_off_the_records_is_found(monkeypatch: pytest.Monke
 
 def test_the_noise_of_adding_where_a_record_is_replaced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     release = Channel.release
-    monkeypatch.setattr(Channel, "release", lambda self, query, moved, noise, **_: release(self, query, moved / 2, noise))
+    monkeypatch.setattr(Channel, "release", lambda self, query, noise: release(self, query, smaller(noise, 0.5)))
     assert "moved by" in refuted(REPLACE)
 
 

@@ -19,7 +19,7 @@ __all__ = ["SCOPE", "Mutant", "functions_of", "in_scope", "mutants_of", "mutated
 _PAYS = (
     "sensitivity|event|nois|calibrat|residual|tolerance|factors|bound|draw|indices|rate|leaves|parts|pay|threshold|above|test|cut|cost"
     "|budget|charge|clip|share|spent|slots|lipschitz|smoothness|row_norm|move|capacity|log_ratio|multipliers|levels|contraction|mu|limit"
-    "|astray|overflow|release|excess|statistics|query|empty|read|gaussian|laplace|pure|falling|choose|_settle|_admit|unveil|thin|reserve"
+    "|astray|overflow|release|excess|statistics|query|empty|read|noisy|answer|claims|level|on_grid|_settle|_admit|thin|reserve"
     "|filtered|regularised"
 )
 
@@ -58,7 +58,8 @@ SCOPE = (
     ("release/ledger/rules/*.py", ""),
     ("release/ledger/[bl]*.py", "charged|left|cost|epsilon|delta|total|_counted"),
     ("release/ledger/*.py", "^$"),
-    ("release/coins.py", ""),
+    ("release/allowance.py", ""),
+    ("release/draws.py", "coins_of|tossed|draw|indices|rate"),
     ("release/threshold.py", ""),
     ("release/*.py", f"{_PAYS}|^split$|hidden|_check_process"),
     ("estimators/search.py", "_planned|_score|_certificate"),
@@ -103,9 +104,9 @@ _NO_NUMBERS = ("axis", "dim", "dtype", "minimum", "indent", "ndmin", "stacklevel
 _CLIPS = re.compile("project|clip$|_at_least|truncated|_shortened")
 
 #: Calls that release: a mutant hands them less noise, or a smaller sensitivity.
-_RELEASES = re.compile(r"release|summed|hide|unveil|choose|undisclosed|objective_noise|gaussian$|pure$|falling$")
+_RELEASES = re.compile(r"release|summed|(Noise|Choice)$")
 #: Those of them that answer with their first argument and noise: a mutant leaves the noise out.
-_ANSWERS = re.compile(r"release(_counts|_pure)?|hide|unveil|gaussian|pure|undisclosed")
+_ANSWERS = re.compile(r"release|noisy")
 
 _PAYING = re.compile(r"sensitivity|noise|move|multiplier|scale|rate|bound|signal|spread|std|epsilon|most|clip")
 
@@ -451,7 +452,7 @@ class _Finder:
         if _RELEASES.search(name):
             for place, argument in enumerate(node.args):
                 plain = isinstance(argument, (ast.Name, ast.Attribute, ast.Call, ast.BinOp))
-                if place and plain and _PAYING.search(ast.unparse(argument)):
+                if (place or name[0].isupper()) and plain and _PAYING.search(ast.unparse(argument)):
                     self.note("handed", node, "args", place, _times(argument, 0.9))
 
 

@@ -214,20 +214,21 @@ ASKED = """
 def released_bound(self, query, sensitivity, noise):
     self.left -= 1
     total = clip(query, -sensitivity, sensitivity)
-    total += self.channel.release(total, sensitivity, noise, what="sum")
+    total += self.channel.release(total, GaussianNoise(sensitivity, noise, what="sum"))
     low = np.clip(total, 0.0, None) + np.fmin(total, 1.0)
-    return solve(objective, records, low, self.residual(facts)), Source.pure(self, query, sensitivity, noise)
+    return solve(objective, records, low, self.residual(facts)), Source.noisy(self, query, noise)
 """
 
 
 def test_42_statements_noise_ends_of_clips_and_tolerances_are_left_out_or_changed() -> None:
     found = [(mutant.operator, mutant.before, mutant.after) for mutant in mutants_of(ASKED, "mechanisms/asked.py")]
-    release = "self.channel.release(total, sensitivity, noise, what='sum')"
+    release = "self.channel.release(total, GaussianNoise(sensitivity, noise, what='sum'))"
     expected = [
         ("statement", "self.left -= 1", "pass"),
         ("statement", f"total += {release}", "pass"),
         ("unnoised", release, "total"),
-        ("unnoised", "Source.pure(self, query, sensitivity, noise)", "query"),
+        ("handed", "sensitivity", "0.9 * sensitivity"),
+        ("unnoised", "Source.noisy(self, query, noise)", "query"),
         ("end", "clip(query, -sensitivity, sensitivity)", "minimum(query, sensitivity)"),
         ("end", "clip(query, -sensitivity, sensitivity)", "maximum(query, -sensitivity)"),
         ("extreme", "np.fmin(total, 1.0)", "total"),

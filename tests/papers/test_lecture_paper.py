@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from papers.lecture import __main__ as paper
+from papers.lecture import ladder as paper
 from papers.lecture import problems
 from papers.lecture.report import write
 

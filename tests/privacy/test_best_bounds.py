@@ -11,13 +11,13 @@ import pytest
 
 from dperm.privacy import (
     ApproximateDP,
+    BoundedSquaresGaussian,
     Composed,
     Event,
     ExponentialMechanism,
     FilteredRdp,
     Gaussian,
     HiddenIterates,
-    IndividualGaussian,
     Laplace,
     ObjectivePerturbationEvent,
     PoissonSampled,
@@ -135,7 +135,7 @@ def test_gaussians_are_one_whose_noise_is_never_rounded_up(parts: list[tuple[Gau
 
 def test_what_is_a_gaussian_as_far_as_privacy_goes_is_one_gaussian() -> None:
     hidden = HiddenIterates(2.0, 20, 10, 1.0, 50.0, 1e-9)
-    individual = IndividualGaussian(5.0, 40, 10.0, Relation.REPLACE_ONE)
+    individual = BoundedSquaresGaussian(5.0, 40, 10.0, Relation.REPLACE_ONE)
     event = Composed((hidden, Gaussian(3.0, Relation.REPLACE_ONE), SelfComposed(individual, 2)))
     exact = 1 / math.sqrt(1 / hidden.whole.noise_multiplier**2 + 1 / 9 + 2 * 10 / 25)
     assert _one_gaussian(event) == pytest.approx(exact, rel=1e-13)

@@ -38,7 +38,7 @@ from dperm.privacy.accountants.budget_costs import gdp_bounds
 from dperm.privacy.accountants.pld import PrivacyLossDistribution
 from dperm.privacy.accountants.rdp import ORDERS, rdp
 from dperm.privacy.events import Event, alternatives, claims_of, event_from_dict, leaves, released_leaves
-from dperm.release import Channel, UnpaidReleaseError
+from dperm.release import Channel, GaussianNoise, UnpaidReleaseError
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 EPSILONS = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)
@@ -264,18 +264,18 @@ def test_22_the_channel_opens_a_door_for_each_part() -> None:
     channel = Channel.open(0)
     channel.charge(Composed((Gaussian(3.0), event)), "test")
     query, members = np.zeros(2), [np.array([0, 2]), np.array([1])]
-    channel.release(query, 1.0, 3.0)
+    channel.release(query, GaussianNoise(1.0, 3.0))
     for noise in (1.0, 2.0):  # what parts pay for leaves by their own doors
         with pytest.raises(UnpaidReleaseError):
-            channel.release(query, 1.0, noise)
+            channel.release(query, GaussianNoise(1.0, noise))
     first, second = channel.split(event, members)
     with pytest.raises(UnpaidReleaseError):
-        first.release(query, 1.0, 2.0)
-    first.release(query, 1.0, 1.0)
-    second.release(query, 1.0, 2.0)
+        first.release(query, GaussianNoise(1.0, 2.0))
+    first.release(query, GaussianNoise(1.0, 1.0))
+    second.release(query, GaussianNoise(1.0, 2.0))
     for door, noise in ((first, 1.0), (second, 2.0)):
         with pytest.raises(UnpaidReleaseError):
-            door.release(query, 1.0, noise)
+            door.release(query, GaussianNoise(1.0, noise))
     with pytest.raises(UnpaidReleaseError, match="not paid for"):
         channel.split(event, members)
     with pytest.raises(UnpaidReleaseError, match="charged once"):

@@ -12,8 +12,8 @@ from scipy.stats import binom
 
 from dperm.privacy import AboveThreshold, Composed, Gaussian, PoissonSampled, PureDP, Relation, SelfComposed, epsilon
 from dperm.privacy.events import (
+    BoundedSquaresGaussian,
     HiddenIterates,
-    IndividualGaussian,
     Paid,
     PrivacyProfile,
     RandomAllocation,
@@ -97,7 +97,7 @@ def test_item_8_what_events_pay_for_by_hand() -> None:
     assert SampledWithoutReplacement(0.25, replaced).pays_for == Paid("gaussian", 2.0, 0.25, "fixed")
     allocated = RandomAllocation(4, gaussian)
     assert allocated.pays_for == Paid("gaussian", 2.0, 0.25, "allocated") and allocated.releases == 4
-    individual = IndividualGaussian(2.0, 12, 4.0)
+    individual = BoundedSquaresGaussian(2.0, 12, 4.0)
     assert individual.releases == 12 and individual.whole == Gaussian(1.0)  # four full steps: twice as loud
     assert HiddenIterates(2.0, 3, 4, 0.5, 1.0, 1e-9).releases == 12
     assert RandomStop(2.0, 7, 0.5, 1e-9).releases == 7
@@ -111,7 +111,7 @@ def test_item_8_hidden_steps_of_all_records_cost_what_released_ones_do() -> None
     assert released <= epsilon(hidden, 1e-5) <= 1.001 * released
     once_a_pass = HiddenIterates(2.0, 50, 1, 1.0, 1e6, 1e-12)  # in the worst place, the last: one release
     assert epsilon(Gaussian(2.0, REPLACE), 1e-5) <= epsilon(once_a_pass, 1e-5) <= 1.001 * epsilon(Gaussian(2.0, REPLACE), 1e-5)
-    individual = IndividualGaussian(2.0, 12, 4.0)
+    individual = BoundedSquaresGaussian(2.0, 12, 4.0)
     assert epsilon(individual, 1e-5) == pytest.approx(epsilon(SelfComposed(Gaussian(2.0), 4), 1e-5), rel=1e-9)
 
 
@@ -125,7 +125,7 @@ def test_item_8_counts_are_multiplied_out() -> None:
     with pytest.raises(ValueError, match="share one relation"):
         relation_of(Composed((Gaussian(1.0), Gaussian(1.0, REPLACE))))
     profile = PrivacyProfile((0.5, 1.0), (1e-3, 1e-5), REPLACE)
-    for event in (whole, profile, IndividualGaussian(2.0, 12, 4.0)):
+    for event in (whole, profile, BoundedSquaresGaussian(2.0, 12, 4.0)):
         assert event_from_dict(json.loads(json.dumps(event.to_dict()))) == event
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from dperm.privacy import FilteredRdp, Gaussian, ObjectivePerturbationEvent, PoissonSampled, PrivacyProfile, PureDP, Relation
 from dperm.privacy.events import (
+    BoundedSquaresGaussian,
     Event,
     HiddenIterates,
-    IndividualGaussian,
     Laplace,
     RandomAllocation,
     RandomStop,
@@ -32,7 +32,7 @@ OBJECTIVE = ObjectivePerturbationEvent
 @pytest.mark.parametrize(
     ("make", "right", "wrong"),
     [
-        (lambda steps: IndividualGaussian(2.0, 4, steps), [0.5, 4.0], [4.0001, 0.0]),
+        (lambda steps: BoundedSquaresGaussian(2.0, 4, steps), [0.5, 4.0], [4.0001, 0.0]),
         (lambda order: FilteredRdp(order, 1.0), [1.0001, 2.0, 1e6], [1.0, 0.5, float("inf"), float("nan")]),
         (lambda count: RandomAllocation(4, ONE, count), [1, 3, 4], [5, 0]),
         (lambda steps: RandomAllocation(steps, ONE), [2], [1, 0]),

@@ -26,7 +26,7 @@ from dperm.privacy import (
 )
 from dperm.privacy.accountants.rdp import rdp, rdp_delta, rdp_epsilon
 from dperm.privacy.events import event_from_dict
-from dperm.release import Channel, SpendLog, UnpaidReleaseError
+from dperm.release import Channel, GaussianNoise, SpendLog, UnpaidReleaseError
 
 parts = st.one_of(
     st.builds(Gaussian, st.floats(0.3, 1e4)),
@@ -161,20 +161,20 @@ def test_the_door_opens_for_what_the_filter_admitted_and_no_more() -> None:
     channel.charge(FilteredRdp(5.0, 0.1), "test")
     query = np.zeros(3)
     with pytest.raises(UnpaidReleaseError):
-        channel.release(query, 1.0, 10.0)
+        channel.release(query, GaussianNoise(1.0, 10.0))
     channel.allow(Gaussian(10.0))  # costs 0.025
-    channel.release(query, 2.0, 10.0)
+    channel.release(query, GaussianNoise(2.0, 10.0))
     with pytest.raises(UnpaidReleaseError):
-        channel.release(query, 1.0, 10.0)
+        channel.release(query, GaussianNoise(1.0, 10.0))
     channel.allow(SelfComposed(Gaussian(10.0), 2))
-    channel.release(query, 1.0, 10.0)
+    channel.release(query, GaussianNoise(1.0, 10.0))
     channel.allow(Gaussian(10.0))  # admitted while an equal part is in use
-    channel.release(query, 1.0, 10.0)
-    channel.release(query, 1.0, 10.0)
+    channel.release(query, GaussianNoise(1.0, 10.0))
+    channel.release(query, GaussianNoise(1.0, 10.0))
     with pytest.raises(BudgetExceeded):
         channel.allow(Gaussian(10.0))
     with pytest.raises(UnpaidReleaseError):
-        channel.release(query, 1.0, 10.0)
+        channel.release(query, GaussianNoise(1.0, 10.0))
     with pytest.raises(UnpaidReleaseError, match="neighbours"):
         channel.allow(Gaussian(1e6, Relation.REPLACE_ONE))
 
@@ -182,9 +182,8 @@ def test_the_door_opens_for_what_the_filter_admitted_and_no_more() -> None:
 def test_parts_are_on_disk_before_they_are_released(tmp_path) -> None:
     log = SpendLog(tmp_path / "log.db")
     channel = Channel.open(log=log)
-    channel.keep_parts()
     budget = FilteredRdp(5.0, 0.1)
-    channel.charge(budget, "test")
+    channel.charge(budget, "test", continuable=True)
     channel.allow(Gaussian(10.0), {"epoch": 1})
     assert channel.parts() == [(Gaussian(10.0), {"epoch": 1})]
     other = Channel.open(log=log)  # a copy that continues the run
@@ -198,12 +197,16 @@ def test_parts_are_on_disk_before_they_are_released(tmp_path) -> None:
     for copy in (channel, other):
         with pytest.raises(BudgetExceeded):
             copy.allow(Gaussian(30.0))
-    other.reopen(SelfComposed(Gaussian(10.0), 2), 1)
+    with pytest.raises(UnpaidReleaseError, match="not open already"):
+        other.reopen(SelfComposed(Gaussian(10.0), 2), 1)  # which it was allowed itself
+    third = Channel.open(log=log)
+    third.resume(channel.charge_id, budget)
+    third.reopen(SelfComposed(Gaussian(10.0), 2), 1)
     with pytest.raises(UnpaidReleaseError, match="reserve"):
-        other.release(np.zeros(2), 1.0, 10.0)
-    other.reserve(1, 2)
-    other.release(np.zeros(2), 1.0, 10.0)
+        third.release(np.zeros(2), GaussianNoise(1.0, 10.0))
+    third.reserve(1, 2)
+    third.release(np.zeros(2), GaussianNoise(1.0, 10.0))
     with pytest.raises(UnpaidReleaseError, match="no part"):
-        other.reopen(SelfComposed(Gaussian(11.0), 2), 1)
+        third.reopen(SelfComposed(Gaussian(11.0), 2), 1)
     assert [charge.event for charge in log.charges()] == [budget]
     assert log.total(1e-5)[Relation.ADD_OR_REMOVE_ONE] == epsilon(budget, 1e-5)

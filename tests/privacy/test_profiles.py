@@ -32,7 +32,7 @@ from dperm.privacy import (
 )
 from dperm.privacy.accountants.privacy_filters import excess
 from dperm.privacy.events import event_from_dict
-from dperm.release import Channel, SpendLog, UnpaidReleaseError
+from dperm.release import Channel, GaussianNoise, SpendLog, UnpaidReleaseError
 
 EPOCH = SelfComposed(PoissonSampled(0.02, Gaussian(1.2)), 50)
 
@@ -289,13 +289,13 @@ def test_the_door_opens_for_what_took_a_place_and_no_more() -> None:
     query = np.zeros(3)
     for noise in (30.0, 2.5):  # nothing leaves before it was allowed, not even what was charged by name
         with pytest.raises(UnpaidReleaseError):
-            channel.release(query, 1.0, noise)
+            channel.release(query, GaussianNoise(1.0, noise))
         with pytest.raises(UnpaidReleaseError):
-            channel.release(query, 1.0, noise)
+            channel.release(query, GaussianNoise(1.0, noise))
         channel.allow(Gaussian(noise))
-        channel.release(query, 1.0, noise)
+        channel.release(query, GaussianNoise(1.0, noise))
         with pytest.raises(UnpaidReleaseError):
-            channel.release(query, 1.0, noise)
+            channel.release(query, GaussianNoise(1.0, noise))
     with pytest.raises(BudgetExceeded):
         channel.allow(Gaussian(1e6))
     with pytest.raises(UnpaidReleaseError, match="neighbours"):
@@ -306,8 +306,7 @@ def test_copies_of_a_run_share_the_places(tmp_path) -> None:
     log = SpendLog(tmp_path / "log.db")
     event = Composed((SelfComposed(Gaussian(30.0), 2), SelfComposed(profile_of(Gaussian(2.0)), 2)))
     channel = Channel.open(log=log)
-    channel.keep_parts()
-    channel.charge(event, "test")
+    channel.charge(event, "test", continuable=True)
     channel.allow(Gaussian(2.5), {"epoch": 1})
     other = Channel.open(log=log)
     other.resume(channel.charge_id, event)
@@ -330,8 +329,7 @@ def test_a_part_is_reopened_once_for_what_is_left_of_it(tmp_path) -> None:
     event = Composed((Gaussian(30.0), profile_of(EPOCH)))
     part = SelfComposed(PoissonSampled(0.02, Gaussian(1.3)), 50)
     channel = Channel.open(log=log)
-    channel.keep_parts()
-    channel.charge(event, "test")
+    channel.charge(event, "test", continuable=True)
     channel.allow(part)
     other = Channel.open(log=log)
     other.resume(channel.charge_id, event)
@@ -344,20 +342,17 @@ def test_a_part_is_reopened_once_for_what_is_left_of_it(tmp_path) -> None:
     next(iter(other.draw(Poisson(0.02), 10, 1)))
     other.reserve(3, 50, done=47)
     for _ in range(3):
-        other.release(np.zeros(2), 1.0, 1.3, 0.02)
+        other.release(np.zeros(2), GaussianNoise(1.0, 1.3, 0.02))
     with pytest.raises(UnpaidReleaseError):
-        other.release(np.zeros(2), 1.0, 1.3, 0.02)
+        other.release(np.zeros(2), GaussianNoise(1.0, 1.3, 0.02))
 
 
 def test_a_run_that_kept_no_parts_is_not_continued(tmp_path) -> None:
     log = SpendLog(tmp_path / "log.db")
     event = profile_of(Gaussian(2.0))
-    channel = Channel.open(log=log)
-    channel.keep_reservations()
-    channel.charge(event, "test")
-    channel.allow(Gaussian(2.1))
+    charge = log.charge(event, mechanism="test", keeps_reservations=True)
     with pytest.raises(UnpaidReleaseError, match="kept no parts"):
-        Channel.open(log=log).resume(channel.charge_id, event)
+        Channel.open(log=log).resume(charge, event)
 
 
 def test_a_place_that_a_copy_took_meanwhile_is_another_place(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,8 +360,7 @@ def test_a_place_that_a_copy_took_meanwhile_is_another_place(tmp_path, monkeypat
     log = SpendLog(tmp_path / "log.db")
     event = Composed((profile_of(Gaussian(2.0)), profile_of(Gaussian(1.9))))
     channels = [Channel.open(log=log) for _ in range(2)]
-    channels[0].keep_parts()
-    channels[0].charge(event, "test")
+    channels[0].charge(event, "test", continuable=True)
     channels[1].resume(channels[0].charge_id, event)
     original = SpendLog.add_part
 

@@ -19,7 +19,7 @@ from dperm.privacy import (
     SelfComposed,
     privacy_profile,
 )
-from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError
+from dperm.release import Channel, GaussianNoise, ObjectiveNoise, PureNoise, SpendLog, SystemSource, UnpaidReleaseError
 
 
 def open_channel() -> Channel:
@@ -30,15 +30,15 @@ def test_exactly_what_was_charged_can_leave() -> None:
     channel = open_channel()
     channel.charge(Composed((SelfComposed(Gaussian(2.0), 2), PoissonSampled(0.1, Gaussian(3.0)), PureDP(0.5))), "test")
     query = np.zeros(4)
-    channel.release(query, 1.5, 2.0)
+    channel.release(query, GaussianNoise(1.5, 2.0))
     channel.draw(Poisson(0.1), 10, 1)
-    channel.release(query, 1.0, 3.0, 0.1)
-    channel.release(query, 1.0, 2.0)
-    channel.release_pure(query, 1.0, 0.5)
+    channel.release(query, GaussianNoise(1.0, 3.0, 0.1))
+    channel.release(query, GaussianNoise(1.0, 2.0))
+    channel.release(query, PureNoise(1.0, 0.5))
     for wrong in (
-        lambda: channel.release(query, 1.0, 2.0),
-        lambda: channel.release(query, 1.0, 3.0, 0.1),
-        lambda: channel.release_pure(query, 1.0, 0.5),
+        lambda: channel.release(query, GaussianNoise(1.0, 2.0)),
+        lambda: channel.release(query, GaussianNoise(1.0, 3.0, 0.1)),
+        lambda: channel.release(query, PureNoise(1.0, 0.5)),
     ):
         with pytest.raises(UnpaidReleaseError, match="not paid for"):
             wrong()
@@ -49,30 +49,30 @@ def test_other_noise_than_charged_is_refused(noise: float) -> None:
     channel = open_channel()
     channel.charge(Gaussian(2.0), "test")
     with pytest.raises(UnpaidReleaseError):
-        channel.release(np.zeros(2), 1.0, noise)
+        channel.release(np.zeros(2), GaussianNoise(1.0, noise))
 
 
 def test_a_sampled_charge_does_not_pay_for_full_batches() -> None:
     channel = open_channel()
     channel.charge(PoissonSampled(0.1, Gaussian(2.0)), "test")
     with pytest.raises(UnpaidReleaseError):
-        channel.release(np.zeros(2), 1.0, 2.0)
+        channel.release(np.zeros(2), GaussianNoise(1.0, 2.0))
 
 
 def test_a_claimed_rate_must_be_the_drawn_one() -> None:
     channel = open_channel()
     channel.charge(PoissonSampled(0.1, Gaussian(2.0)), "test")
     with pytest.raises(UnpaidReleaseError, match="drawn at None"):
-        channel.release(np.zeros(2), 1.0, 2.0, 0.1)
+        channel.release(np.zeros(2), GaussianNoise(1.0, 2.0, 0.1))
     channel.draw(Poisson(0.5), 10, 1)
     with pytest.raises(UnpaidReleaseError, match=r"drawn at 0\.5"):
-        channel.release(np.zeros(2), 1.0, 2.0, 0.1)
+        channel.release(np.zeros(2), GaussianNoise(1.0, 2.0, 0.1))
 
 
 def test_nothing_leaves_before_a_charge_and_no_second_charge() -> None:
     channel = open_channel()
     with pytest.raises(UnpaidReleaseError):
-        channel.release(np.zeros(2), 1.0, 1.0)
+        channel.release(np.zeros(2), GaussianNoise(1.0, 1.0))
     channel.charge(Gaussian(1.0), "test")
     with pytest.raises(UnpaidReleaseError, match="charged once"):
         channel.charge(Gaussian(1.0), "test")
@@ -83,13 +83,13 @@ def test_a_filter_takes_a_count_and_one_part_below_its_profile() -> None:
     profile = privacy_profile(Gaussian(4.0), smallest_delta=1e-8)
     channel.charge(Composed((PureDP(0.1), profile)), "test")
     with pytest.raises(UnpaidReleaseError, match="not paid for"):
-        channel.release_pure(np.zeros(1), 1.0, 0.1)  # places are taken by name
+        channel.release(np.zeros(1), PureNoise(1.0, 0.1))  # places are taken by name
     channel.allow(PureDP(0.1))
-    channel.release_pure(np.zeros(1), 1.0, 0.1)
+    channel.release(np.zeros(1), PureNoise(1.0, 0.1))
     with pytest.raises(BudgetExceeded):
         channel.allow(Gaussian(3.9))
     channel.allow(Gaussian(4.0))
-    channel.release(np.zeros(2), 1.0, 4.0)
+    channel.release(np.zeros(2), GaussianNoise(1.0, 4.0))
     for event in (Gaussian(4.0), PureDP(0.1)):
         with pytest.raises(BudgetExceeded):
             channel.allow(event)
@@ -110,10 +110,10 @@ def test_objective_noise_has_its_own_key() -> None:
     channel.charge(event, "test")
     for other in (replace(event, strong_convexity=0.5), replace(event, lipschitz=1.0), replace(event, noise_std=3.0)):
         with pytest.raises(UnpaidReleaseError, match="not paid for"):
-            channel.objective_noise(3, other)
-    assert channel.objective_noise(3, event).shape == (3,)
+            channel.release(np.zeros(3), ObjectiveNoise.of(other))
+    assert channel.release(np.zeros(3), ObjectiveNoise.of(event)).shape == (3,)
     with pytest.raises(UnpaidReleaseError):
-        channel.objective_noise(3, event)
+        channel.release(np.zeros(3), ObjectiveNoise.of(event))
 
 
 def test_the_charge_is_on_disk_before_anything_else() -> None:
@@ -149,9 +149,9 @@ def test_system_streams_differ_and_fixed_ones_repeat() -> None:
 
 def test_pure_noise_has_gamma_norm_and_laplace_in_one_dimension() -> None:
     source = SystemSource(Randomness.fixed(1))
-    norms = [np.linalg.norm(source.pure(np.zeros(5), 2.0, 0.5, 2.0**-20)) for _ in range(4000)]
+    norms = [np.linalg.norm(source.noisy(np.zeros(5), PureNoise(2.0, 0.5, step=2.0**-20))) for _ in range(4000)]
     assert stats.kstest(norms, stats.gamma(5, scale=4.0).cdf).pvalue > 1e-4
-    scalars = [source.pure(np.zeros(1), 1.0, 0.5, 2.0**-20)[0] for _ in range(4000)]
+    scalars = [source.noisy(np.zeros(1), PureNoise(1.0, 0.5, step=2.0**-20))[0] for _ in range(4000)]
     assert stats.kstest(scalars, stats.laplace(scale=2.0).cdf).pvalue > 1e-4
 
 

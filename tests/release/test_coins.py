@@ -7,7 +7,7 @@ from scipy import stats
 
 from dperm._random import Randomness
 from dperm.gradient.sampling import Poisson
-from dperm.release.coins import coins_of
+from dperm.release.draws import coins_of
 from dperm.release.source import SystemSource
 
 

@@ -50,8 +50,7 @@ def test_no_more_is_reserved_than_was_charged(tmp_path: Path) -> None:
     log = SpendLog(tmp_path / "log.db")
     event = gradient(LinearObjective(Logistic(), 2)).plan.event(LinearObjective(Logistic(), 2).relation)
     channel = Channel.open(log=log)
-    channel.keep_reservations()
-    channel.charge(event, "test")
+    channel.charge(event, "test", continuable=True)
     for limit in (7, 60):
         with pytest.raises(UnpaidReleaseError, match="6 releases"):
             channel.reserve(1, limit)

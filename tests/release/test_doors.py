@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,22 @@ from dperm.privacy import (
     Relation,
     SelfComposed,
 )
-from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError
+from dperm.release import (
+    Channel,
+    CountNoise,
+    ExponentialChoice,
+    FallingNoise,
+    GaussianNoise,
+    HiddenNoise,
+    LastIterateNoise,
+    Noise,
+    ObjectiveNoise,
+    PureNoise,
+    SpendLog,
+    SystemSource,
+    ThresholdNoise,
+    UnpaidReleaseError,
+)
 from dperm.release.threshold import ThresholdTest
 
 SIZE = 4
@@ -44,31 +59,9 @@ class Listens(SystemSource):
         self.asked: list[tuple[str, float, Any, float]] = []  # kind, sensitivity, noise, step
         self.answer = np.full(SIZE, 0.3)
 
-    def _heard(self, *asked: Any) -> Any:
-        self.asked.append(asked)  # pyright: ignore[reportArgumentType]
-        return self.answer
-
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
-        return self._heard("gaussian", sensitivity, std, step)
-
-    def pure(self, query: Any, sensitivity: float, epsilon: float, step: float) -> Any:
-        return self._heard("pure", sensitivity, epsilon, step)
-
-    def undisclosed(self, query: Any, sensitivity: float, epsilon: float, step: float) -> Any:
-        return self._heard("undisclosed", sensitivity, epsilon, step)
-
-    def falling(self, query: Any, sensitivity: float, epsilons: Sequence[float], step: float) -> Any:
-        return self._heard("falling", sensitivity, tuple(epsilons), step)
-
-    def hidden(self, query: Any, sensitivity: float, std: float) -> Any:
-        return self._heard("hidden", sensitivity, std, 0.0)
-
-    def choose(self, scores: Any, sensitivity: float, epsilon: float, step: float) -> int:
-        self._heard("choose", sensitivity, epsilon, step)
-        return 2
-
-    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Any:
-        return self._heard("objective", lipschitz, std, 0.0)
+    def noisy(self, query: Any, noise: Noise) -> Any:
+        self.asked.append((type(noise).__name__, noise.sensitivity, noise.path or noise.level, noise.step))
+        return 2 if noise.kind == "choice" else self.answer
 
 
 HIDDEN = HiddenIterates(2.0, 3, 1, 0.9, 1.0, 1e-9)
@@ -77,12 +70,12 @@ ASKED = AboveThreshold(3.0, queries=5)
 
 #: of each door: what pays for it, the call with a sensitivity, and the noise that the source must be told, in units of it
 DOORS: dict[str, tuple[Event, Callable[[Channel, float], Any], Any]] = {
-    "gaussian": (Gaussian(2.0), lambda channel, s: channel.release(QUERY, s, 2.0), 2.0),
-    "unveiled": (HIDDEN, lambda channel, s: channel.unveil(QUERY, s, 2.0), 2.0),
-    "pure": (PureDP(0.5), lambda channel, s: channel.release_pure(QUERY, s, 0.5), 0.5),
-    "falling": (PureDP(0.5), lambda channel, s: channel.release_gradually(QUERY, s, (0.125, 0.5)), (0.125, 0.5)),
-    "undisclosed": (ASKED, lambda channel, s: channel.undisclosed(QUERY, s, ASKED.rate), ASKED.rate),
-    "choose": (ExponentialMechanism(0.5), lambda channel, s: np.array(channel.choose(QUERY, s, 0.5)), 0.5),
+    "gaussian": (Gaussian(2.0), lambda channel, s: channel.release(QUERY, GaussianNoise(s, 2.0)), 2.0),
+    "unveiled": (HIDDEN, lambda channel, s: channel.release(QUERY, LastIterateNoise(s, 2.0)), 2.0),
+    "pure": (PureDP(0.5), lambda channel, s: channel.release(QUERY, PureNoise(s, 0.5)), 0.5),
+    "falling": (PureDP(0.5), lambda channel, s: channel.release(QUERY, FallingNoise(s, (0.125, 0.5))), (0.125, 0.5)),
+    "undisclosed": (ASKED, lambda channel, s: channel.release(QUERY, ThresholdNoise(s, ASKED.rate)), ASKED.rate),
+    "choose": (ExponentialMechanism(0.5), lambda channel, s: np.array(channel.release(QUERY, ExponentialChoice(s, 0.5))), 0.5),
 }  # fmt: skip
 
 
@@ -114,12 +107,20 @@ FINE = 2.0**-13
 
 #: of each door: what pays for it, the call, and the noise's spread in units of the sensitivity
 GRIDS: dict[str, tuple[Event, Callable[[Channel, float], Any], float]] = {
-    "gaussian": (Gaussian(1 / FINE), lambda channel, s: channel.release(QUERY, s, 1 / FINE), 1 / FINE),
-    "unveiled": (replace(HIDDEN, noise_multiplier=1 / FINE), lambda channel, s: channel.unveil(QUERY, s, 1 / FINE), 1 / FINE),
-    "pure": (PureDP(FINE), lambda channel, s: channel.release_pure(QUERY, s, FINE), SIZE / FINE),
-    "falling": (PureDP(FINE), lambda channel, s: channel.release_gradually(QUERY, s, (FINE / 8, FINE)), SIZE / (FINE / 8)),
-    "undisclosed": (AboveThreshold(3 * FINE), lambda channel, s: channel.undisclosed(QUERY, s, FINE), SIZE / FINE),
-    "choose": (ExponentialMechanism(FINE / 8), lambda channel, s: channel.choose(QUERY, s, FINE / 8), 8 / FINE),
+    "gaussian": (Gaussian(1 / FINE), lambda channel, s: channel.release(QUERY, GaussianNoise(s, 1 / FINE)), 1 / FINE),
+    "unveiled": (
+        replace(HIDDEN, noise_multiplier=1 / FINE),
+        lambda channel, s: channel.release(QUERY, LastIterateNoise(s, 1 / FINE)),
+        1 / FINE,
+    ),
+    "pure": (PureDP(FINE), lambda channel, s: channel.release(QUERY, PureNoise(s, FINE)), SIZE / FINE),
+    "falling": (PureDP(FINE), lambda channel, s: channel.release(QUERY, FallingNoise(s, (FINE / 8, FINE))), SIZE / (FINE / 8)),
+    "undisclosed": (AboveThreshold(3 * FINE), lambda channel, s: channel.release(QUERY, ThresholdNoise(s, FINE)), SIZE / FINE),
+    "choose": (
+        ExponentialMechanism(FINE / 8),
+        lambda channel, s: channel.release(QUERY, ExponentialChoice(s, FINE / 8)),
+        8 / FINE,
+    ),
 }
 
 
@@ -137,37 +138,37 @@ def test_item_8_a_door_s_grid_is_that_of_its_noise(door: str) -> None:
 def test_item_8_a_rate_is_claimed_of_draws_at_that_rate_alone(rate: float) -> None:
     channel, _ = opened(SelfComposed(PoissonSampled(rate, Gaussian(2.0)), 2))
     with pytest.raises(UnpaidReleaseError, match="drawn at None"):
-        channel.release(QUERY, 1.0, 2.0, rate)
+        channel.release(QUERY, GaussianNoise(1.0, 2.0, rate))
     for other in (0.2, 0.9, 1.0):
         channel.draw(Poisson(other), 20, 1)
         with pytest.raises(UnpaidReleaseError, match="but records were drawn at"):
-            channel.release(QUERY, 1.0, 2.0, rate)
+            channel.release(QUERY, GaussianNoise(1.0, 2.0, rate))
     channel.draw(FixedSize(round(20 * rate), 20), 20, 1)
     with pytest.raises(UnpaidReleaseError, match="not paid for"):
-        channel.release(QUERY, 1.0, 2.0, rate)  # as often, and drawn in another way
+        channel.release(QUERY, GaussianNoise(1.0, 2.0, rate))  # as often, and drawn in another way
     channel.draw(Poisson(rate), 20, 1)
-    channel.release(QUERY, 1.0, 2.0, rate)
+    channel.release(QUERY, GaussianNoise(1.0, 2.0, rate))
     with pytest.raises(UnpaidReleaseError, match="not paid for"):
-        channel.release(QUERY, 1.0, 2.0)
-    channel.release(QUERY, 1.0, 2.0, rate)
+        channel.release(QUERY, GaussianNoise(1.0, 2.0))
+    channel.release(QUERY, GaussianNoise(1.0, 2.0, rate))
 
 
 def test_item_8_hidden_steps_and_linear_terms_are_handed_on_as_they_are() -> None:
     channel, source = opened(HIDDEN)
-    assert channel.hide(QUERY, 0.5, 2.0) is source.answer
-    assert source.asked == [("hidden", 0.5, 1.0, 0.0)]
+    assert channel.release(QUERY, HiddenNoise(0.5, 2.0)) is source.answer
+    assert source.asked == [("HiddenNoise", 0.5, 1.0, 0.0)]
     channel, source = opened(QUADRATIC)
-    assert channel.objective_noise(SIZE, QUADRATIC) is source.answer
-    assert source.asked == [("objective", 1.0, 3.0, 0.0)]
+    assert channel.release(np.zeros(SIZE), ObjectiveNoise.of(QUADRATIC)) is source.answer
+    assert source.asked == [("ObjectiveNoise", 1.0, 3.0, 0.0)]
 
 
 @pytest.mark.parametrize("noise", [1e-3, 0.5, 3.0, 1e3, 1e9])
 def test_item_8_counts_get_all_of_their_noise_on_a_grid_that_holds_them(noise: float) -> None:
     """Steps of which 1 is a multiple, so that rounding moves no count; of 21 binary digits of the noise, or of 1."""
     channel, source = opened(Gaussian(noise))
-    assert channel.release_counts(np.arange(4.0), 0.5, noise) is source.answer
+    assert channel.release(np.arange(4.0), CountNoise(0.5, noise)) is source.answer
     ((kind, sensitivity, std, step),) = source.asked
-    assert (kind, sensitivity, std) == ("gaussian", 0.5, noise * 0.5)
+    assert (kind, sensitivity, std) == ("CountNoise", 0.5, noise * 0.5)
     assert (1 / step).is_integer()
     assert math.frexp(step)[0] == 0.5
     assert std / step >= 2.0**21
@@ -184,7 +185,7 @@ def test_item_8_a_threshold_test_compares_what_its_doors_gave() -> None:
     assert asked.above(-100.0)
     with pytest.raises(UnpaidReleaseError, match="said yes"):
         asked.above(100.0)
-    assert [(kind, rate) for kind, _, rate, _ in source.asked] == [("undisclosed", ASKED.rate)] * 3
+    assert [(kind, rate) for kind, _, rate, _ in source.asked] == [("ThresholdNoise", ASKED.rate)] * 3
     for _, told, _, _ in source.asked:
         assert 0.37 <= told <= 0.37 * (1 + 2.0**-19)
 
@@ -193,19 +194,23 @@ def test_item_8_a_threshold_test_compares_what_its_doors_gave() -> None:
 @pytest.mark.parametrize("noise", [1e-3, 2.0, 1e4])
 def test_item_8_noise_is_the_charged_one_to_nine_digits(noise: float, relative: float) -> None:
     channel, _ = opened(SelfComposed(Gaussian(noise), 2))
-    channel.release(QUERY, 1.0, noise * (1 + relative))
+    channel.release(QUERY, GaussianNoise(1.0, noise * (1 + relative)))
     with pytest.raises(UnpaidReleaseError, match="not paid for"):
-        channel.release(QUERY, 1.0, noise * (1 + 1.3 * relative))
+        channel.release(QUERY, GaussianNoise(1.0, noise * (1 + 1.3 * relative)))
 
 
 def test_42_no_door_opens_in_another_process_than_the_one_that_paid(monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy of a channel that a fork left would let out once more what was paid for once. The source is not even asked."""
     linear: tuple[Event, Callable[[Channel, float], Any], Any] = (
-        QUADRATIC, lambda channel, s: channel.objective_noise(SIZE, QUADRATIC), None,
+        QUADRATIC, lambda channel, s: channel.release(np.zeros(SIZE), ObjectiveNoise.of(QUADRATIC)), None,
     )  # fmt: skip
-    hidden: tuple[Event, Callable[[Channel, float], Any], Any] = (HIDDEN, lambda channel, s: channel.hide(QUERY, s, 2.0), None)
+    hidden: tuple[Event, Callable[[Channel, float], Any], Any] = (
+        HIDDEN,
+        lambda channel, s: channel.release(QUERY, HiddenNoise(s, 2.0)),
+        None,
+    )
     counts: tuple[Event, Callable[[Channel, float], Any], Any] = (
-        Gaussian(2.0), lambda channel, s: channel.release_counts(QUERY, s, 2.0), None,
+        Gaussian(2.0), lambda channel, s: channel.release(QUERY, CountNoise(s, 2.0)), None,
     )  # fmt: skip
     parted = Disjoint((Gaussian(1.0), Gaussian(2.0)))
     parts: tuple[Event, Callable[[Channel, float], Any], Any] = (
@@ -227,8 +232,8 @@ def test_42_channels_of_parts_are_opened_as_often_as_they_are_paid_for(times: in
     channel, source = opened(SelfComposed(parted, times))
     for _ in range(times):
         first, second = channel.split(parted, [np.arange(2), np.arange(2, 4)])
-        first.release(QUERY, 1.0, 1.0)
-        second.release(QUERY, 1.0, 2.0)
+        first.release(QUERY, GaussianNoise(1.0, 1.0))
+        second.release(QUERY, GaussianNoise(1.0, 2.0))
     assert len(source.asked) == 2 * times
     with pytest.raises(UnpaidReleaseError, match="not paid for"):
         channel.split(parted, [np.arange(2), np.arange(2, 4)])
@@ -243,24 +248,24 @@ def attempts(channel: Channel) -> dict[str, Callable[[], Any]]:
     def sampled(noise: float, draw: Any) -> Callable[[], Any]:
         def release() -> Any:
             channel.draw(draw, 20, 1)
-            return channel.release(QUERY, 1.0, noise, draw.rate)
+            return channel.release(QUERY, GaussianNoise(1.0, noise, draw.rate))
 
         return release
 
     return {
-        "gaussian 2": lambda: channel.release(QUERY, 1.0, 2.0),
-        "gaussian 3": lambda: channel.release_counts(QUERY, 1.0, 3.0),
+        "gaussian 2": lambda: channel.release(QUERY, GaussianNoise(1.0, 2.0)),
+        "gaussian 3": lambda: channel.release(QUERY, CountNoise(1.0, 3.0)),
         "poisson 2": sampled(2.0, Poisson(0.25)),
         "poisson 3": sampled(3.0, Poisson(0.25)),
         "poisson at another rate": sampled(2.0, Poisson(0.5)),
         "of a fixed size": sampled(2.0, FixedSize(5, 20)),
-        "pure 0.5": lambda: channel.release_pure(QUERY, 1.0, 0.5),
-        "pure 0.25": lambda: channel.release_gradually(QUERY, 1.0, (0.125, 0.25)),
-        "a choice": lambda: channel.choose(QUERY, 1.0, 0.5),
-        "a threshold": lambda: channel.undisclosed(QUERY, 1.0, ASKED.rate),
-        "hidden": lambda: channel.hide(QUERY, 1.0, 2.0),
-        "last": lambda: channel.unveil(QUERY, 1.0, 2.0),
-        "linear": lambda: channel.objective_noise(SIZE, QUADRATIC),
+        "pure 0.5": lambda: channel.release(QUERY, PureNoise(1.0, 0.5)),
+        "pure 0.25": lambda: channel.release(QUERY, FallingNoise(1.0, (0.125, 0.25))),
+        "a choice": lambda: channel.release(QUERY, ExponentialChoice(1.0, 0.5)),
+        "a threshold": lambda: channel.release(QUERY, ThresholdNoise(1.0, ASKED.rate)),
+        "hidden": lambda: channel.release(QUERY, HiddenNoise(1.0, 2.0)),
+        "last": lambda: channel.release(QUERY, LastIterateNoise(1.0, 2.0)),
+        "linear": lambda: channel.release(np.zeros(SIZE), ObjectiveNoise.of(QUADRATIC)),
     }
 
 
@@ -334,15 +339,14 @@ def test_item_8_a_release_beside_epochs_begins_none_of_them_in_a_run_that_goes_o
     sampler = BallsAndBins(4)
     log, event = SpendLog(tmp_path / "log.db"), Composed((beside, sampler.event(Gaussian(1.0), 0, 8)))
     first = Channel.open(log=log)
-    first.keep_reservations()
-    charge = first.charge(event, "test")
+    charge = first.charge(event, "test", continuable=True)
     first.reserve(3, 8)
     again = continued(log, charge, event)
     assert again.reserve(5, 8) == (3, 8)
 
     def begin() -> None:
         next(iter(again.draw(sampler, 10, 4)))
-        again.release(QUERY, 1.0, 1.0, 0.25)
+        again.release(QUERY, GaussianNoise(1.0, 1.0, 0.25))
 
     begin()
     with pytest.raises(UnpaidReleaseError, match="drawn anew"):
@@ -355,14 +359,13 @@ def test_item_8_epochs_that_are_reserved_one_by_one_are_all_released_whoever_goe
     sampler, limit = BallsAndBins(length), 4 * length
     log, event = SpendLog(tmp_path / "log.db"), sampler.event(Gaussian(1.0), 0, limit)
     first = Channel.open(log=log)
-    first.keep_reservations()
-    charge = first.charge(event, "test")
+    charge = first.charge(event, "test", continuable=True)
 
     def epoch(channel: Channel, steps: int = length) -> None:
         draws = iter(channel.draw(sampler, 10, length))
         for _ in range(steps):
             next(draws)
-            channel.release(QUERY, 1.0, 1.0, 1 / length)
+            channel.release(QUERY, GaussianNoise(1.0, 1.0, 1 / length))
 
     for start, steps in ((0, length), (length, 1)):
         assert first.reserve(steps, limit) == (start, start + steps)
@@ -384,21 +387,19 @@ def test_item_8_a_run_that_goes_on_after_more_steps_than_epochs_have_begins_none
     log = SpendLog(tmp_path / "log.db")
     event = Composed((sampler.event(Gaussian(1.0), 0, 8), SelfComposed(Gaussian(9.0), 100)))
     first = Channel.open(log=log)
-    first.keep_reservations()
-    charge = first.charge(event, "test")
+    charge = first.charge(event, "test", continuable=True)
     first.reserve(60, 108)
     again = continued(log, charge, event)
     again.reserve(20, 108)
     next(iter(again.draw(sampler, 10, 4)))
     with pytest.raises(UnpaidReleaseError, match="drawn anew"):
-        again.release(QUERY, 1.0, 1.0, 0.25)
-    again.release(QUERY, 1.0, 9.0)
+        again.release(QUERY, GaussianNoise(1.0, 1.0, 0.25))
+    again.release(QUERY, GaussianNoise(1.0, 9.0))
 
 
 def test_item_8_what_the_log_does_not_hold_is_not_reserved(tmp_path: Path) -> None:
     channel = Channel.open(log=SpendLog(tmp_path / "log.db"))
-    channel.keep_reservations()
-    channel.charge(SelfComposed(Gaussian(2.0), 9), "test")
+    channel.charge(SelfComposed(Gaussian(2.0), 9), "test", continuable=True)
     channel.charge_id = "another"
     with pytest.raises(UnpaidReleaseError, match="no longer holds"):
         channel.reserve(1, 9)
@@ -416,8 +417,7 @@ def test_item_8_parts_of_a_split_and_linear_terms_are_not_released_again_by_a_ru
     split = Disjoint((Gaussian(3.0), Gaussian(5.0)))
     members = [np.arange(3), np.arange(3, 5)]
     first = Channel.open(log=log)
-    first.keep_parts()
-    charge = first.charge(whole, "test")
+    charge = first.charge(whole, "test", continuable=True)
     first.allow(split)
     assert [door.parts() for door in first.split(split, members)] == [[], []]  # what they are charged is the whole's
     with pytest.raises(UnpaidReleaseError, match="are not paid for"):
@@ -431,14 +431,13 @@ def test_item_8_parts_of_a_split_and_linear_terms_are_not_released_again_by_a_ru
 def test_item_8_linear_terms_are_not_drawn_again_by_a_run_that_goes_on(tmp_path: Path) -> None:
     log, event = SpendLog(tmp_path / "log.db"), Composed((QUADRATIC, Gaussian(2.0)))
     first = Channel.open(log=log)
-    first.keep_reservations()
-    charge = first.charge(event, "test")
+    charge = first.charge(event, "test", continuable=True)
     with pytest.raises(UnpaidReleaseError, match="pays for 1 releases, not for 2"):
         first.reserve(1, 2)  # a linear term is no step
     first.reserve(1, 1)
     again = continued(log, charge, event)
     with pytest.raises(UnpaidReleaseError, match="objective perturbation"):
-        again.objective_noise(SIZE, QUADRATIC)
+        again.release(np.zeros(SIZE), ObjectiveNoise.of(QUADRATIC))
 
 
 # Filters
@@ -448,13 +447,11 @@ def test_item_8_parts_are_written_where_they_are_kept_and_only_there(tmp_path: P
     for keeps in (False, True):
         log = SpendLog(tmp_path / f"{keeps}.db")
         channel = Channel.open(log=log)
-        if keeps:
-            channel.keep_parts()
-        charge = channel.charge(FilteredRdp(8.0, 2.0), "test")
+        charge = channel.charge(FilteredRdp(8.0, 2.0), "test", continuable=keeps)
         for _ in range(2):
             channel.allow(Gaussian(5.0))
         for _ in range(2):
-            channel.release(QUERY, 1.0, 5.0)
+            channel.release(QUERY, GaussianNoise(1.0, 5.0))
         assert [event for event, _ in log.parts(charge)] == ([Gaussian(5.0)] * 2 if keeps else [])
 
 
@@ -462,32 +459,30 @@ def test_item_8_a_run_that_goes_on_reserves_what_was_paid_before_and_nothing_els
     """One part that was taken before, and the same part once more, which is new."""
     log, whole = SpendLog(tmp_path / "log.db"), FilteredRdp(8.0, 2.0)
     first = Channel.open(log=log)
-    first.keep_parts()
-    charge = first.charge(whole, "test")
+    charge = first.charge(whole, "test", continuable=True)
     first.allow(Gaussian(5.0))
     again = continued(log, charge, whole)
     again.reopen(Gaussian(5.0))
     with pytest.raises(UnpaidReleaseError, match="call reserve first"):
-        again.release(QUERY, 1.0, 5.0)
+        again.release(QUERY, GaussianNoise(1.0, 5.0))
     again.reserve(1, 2)
-    again.release(QUERY, 1.0, 5.0)
+    again.release(QUERY, GaussianNoise(1.0, 5.0))
     again.allow(Gaussian(5.0))
-    again.release(QUERY, 1.0, 5.0)
+    again.release(QUERY, GaussianNoise(1.0, 5.0))
     assert [part for part, _ in log.parts(charge)] == [Gaussian(5.0)] * 2
 
 
 def test_item_8_what_is_charged_beside_a_filter_needs_no_part_of_it() -> None:
     channel, _ = opened(Composed((Gaussian(2.0), FilteredRdp(8.0, 2.0))))
-    channel.release(QUERY, 1.0, 2.0)
+    channel.release(QUERY, GaussianNoise(1.0, 2.0))
     with pytest.raises(UnpaidReleaseError, match="not paid for"):
-        channel.release(QUERY, 1.0, 2.0)
+        channel.release(QUERY, GaussianNoise(1.0, 2.0))
 
 
 def test_item_8_a_run_of_no_steps_goes_on_with_none(tmp_path: Path) -> None:
     log, nothing = SpendLog(tmp_path / "log.db"), Composed(())
     first = Channel.open(log=log)
-    first.keep_reservations()
-    again = continued(log, first.charge(nothing, "test"), nothing)
+    again = continued(log, first.charge(nothing, "test", continuable=True), nothing)
     assert again.reserve(1, 0) == (0, 0)
 
 

@@ -20,7 +20,7 @@ from dperm.audit.low_bits import inversion, normal_pairs, precision
 from dperm.audit.recording import Forced, Recorder
 from dperm.mechanisms import NoisySize
 from dperm.privacy import Gaussian, PureDP
-from dperm.release import Channel, SystemSource
+from dperm.release import Channel, GaussianNoise, PureNoise, SystemSource
 from dperm.release.grid import Grid
 from helpers.catalogue import MODULES, entries_of
 
@@ -118,7 +118,7 @@ def test_zero_has_no_sign() -> None:
     ):
         assert (drawn == 0).any() and not np.signbit(drawn[drawn == 0]).any()
     for query in (-0.3, 0.3):
-        released = SystemSource(Randomness.from_system()).gaussian(np.full(999, query), 1.0, 1.0, 1.0)
+        released = SystemSource(Randomness.from_system()).noisy(np.full(999, query), GaussianNoise(1.0, 1.0, step=1.0))
         assert (released == 0).any() and not np.signbit(released[released == 0]).any()
 
 
@@ -265,8 +265,8 @@ def by_channel(event: Any, queries: Any, trials: int) -> list[Any]:
         channel = Channel.open()
         channel.charge(event, "test")
         if isinstance(event, PureDP):
-            return channel.release_pure(query, 1.0, event.epsilon)
-        return channel.release(query, 1.0, event.noise_multiplier)
+            return channel.release(query, PureNoise(1.0, event.epsilon))
+        return channel.release(query, GaussianNoise(1.0, event.noise_multiplier))
 
     return worlds(add, queries, trials)
 

@@ -13,7 +13,18 @@ from scipy import stats
 from dperm._random import Randomness
 from dperm.privacy import AboveThreshold, Event, ExponentialMechanism, Gaussian, PureDP, SelfComposed
 from dperm.privacy.events import ObjectivePerturbationEvent
-from dperm.release import Channel, SystemSource
+from dperm.release import (
+    Channel,
+    CountNoise,
+    ExponentialChoice,
+    FallingNoise,
+    GaussianNoise,
+    HiddenNoise,
+    ObjectiveNoise,
+    PureNoise,
+    SystemSource,
+    ThresholdNoise,
+)
 
 SIZE = 6000
 
@@ -25,27 +36,27 @@ def paid(event: Event) -> Channel:
 
 
 def test_item_8_gaussian_noise_has_its_deviation() -> None:
-    for release in ("release", "release_counts"):
-        noisy = getattr(paid(Gaussian(3.0)), release)(np.full(SIZE, 5.0), 0.5, 3.0)
+    for kind in (GaussianNoise, CountNoise):
+        noisy = paid(Gaussian(3.0)).release(np.full(SIZE, 5.0), kind(0.5, 3.0))
         assert np.std(noisy) == pytest.approx(1.5, rel=0.04) and np.mean(noisy) == pytest.approx(5.0, abs=0.1)
 
 
 def test_item_8_noise_of_pure_releases_has_its_length() -> None:
     """Of density ∝ exp(−ε·‖b‖/Δ) in p dimensions the length is Gamma(p)·Δ/ε: p·Δ/ε, within a few parts in √p."""
     query = np.full(SIZE, 5.0)
-    noise = paid(PureDP(2.0)).release_pure(query, 0.5, 2.0) - query
+    noise = paid(PureDP(2.0)).release(query, PureNoise(0.5, 2.0)) - query
     assert np.linalg.norm(noise) == pytest.approx(SIZE * 0.5 / 2.0, rel=0.06)
-    falling = paid(PureDP(4.0)).release_gradually(query, 0.5, (1.0, 2.0, 4.0)) - query
+    falling = paid(PureDP(4.0)).release(query, FallingNoise(0.5, (1.0, 2.0, 4.0))) - query
     assert np.linalg.norm(falling, axis=1) == pytest.approx(SIZE * 0.5 / np.array([1.0, 2.0, 4.0]), rel=0.06)
     event = AboveThreshold(3.0, queries=2000)
     channel = paid(event)
-    tests = np.array([channel.undisclosed(np.array([5.0]), 0.5, event.rate)[0] for _ in range(2000)]) - 5.0
+    tests = np.array([channel.release(np.array([5.0]), ThresholdNoise(0.5, event.rate))[0] for _ in range(2000)]) - 5.0
     assert np.abs(tests).mean() == pytest.approx(0.5 / 1.0, rel=0.06)  # Laplace, of a third of ε
 
 
 @pytest.mark.parametrize("std", [1e-3, 1.5, 40.0])
 def test_42_noise_of_hidden_steps_has_its_deviation_and_is_added_to_the_step(std: float) -> None:
-    noise = SystemSource(Randomness.fixed(7)).hidden(np.full(SIZE, 5.0), 0.5, std) - 5.0
+    noise = SystemSource(Randomness.fixed(7)).noisy(np.full(SIZE, 5.0), HiddenNoise(0.5, std / 0.5)) - 5.0
     assert np.std(noise) == pytest.approx(std, rel=0.04)
     assert abs(np.mean(noise)) < 5 * std / np.sqrt(SIZE)
     assert stats.kstest(noise / std, "norm").pvalue > 1e-4
@@ -53,7 +64,7 @@ def test_42_noise_of_hidden_steps_has_its_deviation_and_is_added_to_the_step(std
 
 def test_item_8_the_linear_term_of_an_objective_has_its_deviation() -> None:
     event = ObjectivePerturbationEvent(3.0, 1.0, 0.25, 7.0)
-    drawn = paid(event).objective_noise(SIZE, event)
+    drawn = paid(event).release(np.zeros(SIZE), ObjectiveNoise.of(event))
     assert np.std(drawn) == pytest.approx(3.0, rel=0.04)
 
 
@@ -62,7 +73,7 @@ def test_item_8_choices_have_their_odds() -> None:
     trials = 3000
     channel = paid(SelfComposed(ExponentialMechanism(2.0), trials))
     scores = np.array([0.3, 0.3 + 0.35, 0.3 + 0.85])
-    counts = np.bincount([channel.choose(scores, 0.5, 2.0) for _ in range(trials)], minlength=3)
+    counts = np.bincount([channel.release(scores, ExponentialChoice(0.5, 2.0)) for _ in range(trials)], minlength=3)
     expected = np.exp(2.0 * scores)
     expected *= trials / expected.sum()
     assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all()
@@ -73,13 +84,13 @@ def test_42_noise_takes_nothing_of_the_stream_that_records_are_drawn_by() -> Non
     and another stream of draws changes no noise."""
     query = np.full(4, 5.0)
     kinds: dict[str, Callable[[SystemSource], Any]] = {
-        "gaussian": lambda source: source.gaussian(query, 1.0, 3.0, 2.0**-20),
-        "pure": lambda source: source.pure(query, 1.0, 0.5, 2.0**-20),
-        "hidden": lambda source: source.hidden(query, 1.0, 3.0),
-        "falling": lambda source: source.falling(query, 1.0, (0.25, 0.5), 2.0**-20),
-        "choice": lambda source: [source.choose(query, 1.0, 0.5, 2.0**-20) for _ in range(30)],
-        "threshold": lambda source: source.undisclosed(query[:1], 1.0, 0.5, 2.0**-20),
-        "objective": lambda source: source.objective_noise(4, 1.0, 3.0),
+        "gaussian": lambda source: source.noisy(query, GaussianNoise(1.0, 3.0, step=2.0**-20)),
+        "pure": lambda source: source.noisy(query, PureNoise(1.0, 0.5, step=2.0**-20)),
+        "hidden": lambda source: source.noisy(query, HiddenNoise(1.0, 3.0)),
+        "falling": lambda source: source.noisy(query, FallingNoise(1.0, (0.25, 0.5), step=2.0**-20)),
+        "choice": lambda source: [source.noisy(query, ExponentialChoice(1.0, 0.5, step=2.0**-20)) for _ in range(30)],
+        "threshold": lambda source: source.noisy(query[:1], ThresholdNoise(1.0, 0.5, step=2.0**-20)),
+        "objective": lambda source: source.noisy(np.zeros(4), ObjectiveNoise.of(ObjectivePerturbationEvent(3.0, 1.0, 1.0, 1.0))),
     }
     for kind, ask in kinds.items():
         answers = []

@@ -479,8 +479,7 @@ def test_reserved_steps_are_handed_out_once(tmp_path: Path) -> None:
     log = SpendLog(tmp_path / "log.db")
     channel = Channel.open(0, log=log)
     event = SelfComposed(Gaussian(1.0), 10)
-    channel.keep_reservations()
-    channel.charge(event, "test")
+    channel.charge(event, "test", continuable=True)
     assert channel.charge_id is not None
     assert [channel.reserve(4, 10) for _ in range(4)] == [(0, 4), (4, 8), (8, 10), (10, 10)]
     assert log.reserve("nobody", 1, 10) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -15,8 +15,17 @@ from torch import Tensor
 
 from dperm._random import Randomness
 from dperm.gradient import BallsAndBins
-from dperm.privacy import Composed, Event, FilteredRdp, Gaussian, PoissonSampled, PureDP, SelfComposed
-from dperm.release import SystemSource
+from dperm.privacy import Composed, Event, FilteredRdp, Gaussian, ObjectivePerturbationEvent, PoissonSampled, PureDP, SelfComposed
+from dperm.release import (
+    ExponentialChoice,
+    FallingNoise,
+    GaussianNoise,
+    Noise,
+    ObjectiveNoise,
+    PureNoise,
+    SystemSource,
+    ThresholdNoise,
+)
 from dperm.release.source import in_earnest
 from dperm.torch.ranks import Ranks, RankSource, ShardSource
 from dperm.torch.ranks.shard_noise import Lengthened
@@ -33,28 +42,11 @@ class Answers(SystemSource):
         super().__init__(randomness)
         self.said, self.asked = said, list[tuple[Any, ...]]()
 
-    def _answer(self, query: Any, *settings: Any) -> Any:
-        self.asked.append((query.tolist(), *settings))
+    def noisy(self, query: Any, noise: Noise) -> Any:
+        self.asked.append((query.tolist(), noise))
+        if noise.kind == "choice":
+            return 2
         return query.fill_(self.said) if isinstance(query, Tensor) else np.full(np.shape(query), self.said)
-
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
-        return self._answer(query, "gaussian", sensitivity, std, step)
-
-    def pure(self, query: Any, sensitivity: float, epsilon: float, step: float) -> Any:
-        return self._answer(query, "pure", sensitivity, epsilon, step)
-
-    def undisclosed(self, query: Any, sensitivity: float, epsilon: float, step: float) -> Any:
-        return self._answer(query, "undisclosed", sensitivity, epsilon, step)
-
-    def falling(self, query: Any, sensitivity: float, epsilons: Sequence[float], step: float) -> Any:
-        return self._answer(query, "falling", sensitivity, epsilons, step)
-
-    def choose(self, scores: Any, sensitivity: float, epsilon: float, step: float) -> int:
-        self._answer(scores, "choose", sensitivity, epsilon, step)
-        return 2
-
-    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Any:
-        return self._answer(np.zeros(dimension), "objective", lipschitz, std)
 
 
 @in_earnest
@@ -110,18 +102,21 @@ def seeded() -> Randomness:
 
 def test_item_8_every_rank_adds_private_noise_to_its_part_of_a_tensor_alone() -> None:
     own = Believed(private())
-    noisy = RankSource(own, Of(0), np.random.default_rng(0)).gaussian(torch.zeros(6), 0.5, 2.0, 0.25)
-    assert own.asked == [([0.0] * 3, "gaussian", 0.5, 2.0, 0.25)]
+    noisy = RankSource(own, Of(0), np.random.default_rng(0)).noisy(torch.zeros(6), GaussianNoise(0.5, 4.0, step=0.25))
+    assert own.asked == [([0.0] * 3, GaussianNoise(0.5, 4.0, step=0.25))]
     assert noisy.tolist() == [3.0] * 3 + [7.0] * 3
 
 
 @pytest.mark.parametrize("own", [Believed(seeded()), Answers(private())], ids=["seeded", "a stranger's"])
 def test_item_8_noise_that_is_not_private_is_rank_0_s_of_the_whole_tensor(own: Answers) -> None:
     own.asked.clear()
-    noisy = RankSource(own, Of(0), np.random.default_rng(0)).gaussian(torch.zeros(6), 0.5, 2.0, 0.25)
+    noisy = RankSource(own, Of(0), np.random.default_rng(0)).noisy(torch.zeros(6), GaussianNoise(0.5, 4.0, step=0.25))
     assert noisy.tolist() == [3.0] * 6
-    assert own.asked == [([0.0] * 6, "gaussian", 0.5, 2.0, 0.25)]
-    assert RankSource(own, Of(1), np.random.default_rng(0)).gaussian(torch.zeros(6), 0.5, 2.0, 0.25).tolist() == [7.0] * 6
+    assert own.asked == [([0.0] * 6, GaussianNoise(0.5, 4.0, step=0.25))]
+    assert (
+        RankSource(own, Of(1), np.random.default_rng(0)).noisy(torch.zeros(6), GaussianNoise(0.5, 4.0, step=0.25)).tolist()
+        == [7.0] * 6
+    )
     assert len(own.asked) == 1  # rank 1 adds none
 
 
@@ -130,39 +125,33 @@ def test_item_8_arrays_get_the_noise_of_rank_0_as_it_was_asked_for(shards: Halve
     own, ranks, query = Believed(private()), Of(0), np.array([1.0, 2.0])
     given = own, ranks, np.random.default_rng(0)
     source = RankSource(*given) if shards is None else ShardSource(*given, shards)
-    released = [
-        source.gaussian(query, 0.5, 2.0, 0.25),
-        source.pure(query, 0.5, 2.0, 0.25),
-        source.undisclosed(query, 0.5, 2.0, 0.25),
-        source.falling(query, 0.5, (1.0, 2.0), 0.25),
-        source.objective_noise(2, 0.5, 2.0),
+    asked: list[Noise] = [
+        GaussianNoise(0.5, 4.0, step=0.25),
+        PureNoise(0.5, 2.0, step=0.25),
+        ThresholdNoise(0.5, 2.0, step=0.25),
+        FallingNoise(0.5, (1.0, 2.0), step=0.25),
+        ObjectiveNoise.of(ObjectivePerturbationEvent(2.0, 0.5, 1.0, 1.0)),
+        ExponentialChoice(0.5, 2.0, step=0.25),
     ]
-    assert [noisy.tolist() for noisy in released] == [[3.0, 3.0]] * 5
-    assert source.choose(query, 0.5, 2.0, 0.25) == 2
-    assert [asked[1:] for asked in own.asked] == [
-        ("gaussian", 0.5, 2.0, 0.25),
-        ("pure", 0.5, 2.0, 0.25),
-        ("undisclosed", 0.5, 2.0, 0.25),
-        ("falling", 0.5, (1.0, 2.0), 0.25),
-        ("objective", 0.5, 2.0),
-        ("choose", 0.5, 2.0, 0.25),
-    ]
+    released = [source.noisy(query, noise) for noise in asked]
+    assert [noisy.tolist() for noisy in released[:-1]] == [[3.0, 3.0]] * 5 and released[-1] == 2
+    assert own.asked == [([1.0, 2.0], noise) for noise in asked]
     assert ranks.done == ["first"] * 6
 
 
 def test_item_8_shards_get_private_noise_each_on_its_own_numbers() -> None:
     own = Believed(private())
     source = ShardSource(own, Of(0), np.random.default_rng(0), Halves())
-    assert source.gaussian(torch.tensor([1.0, 2.0]), 0.5, 2.0, 0.25).tolist() == [3.0, 3.0]
-    assert source.gaussian(torch.zeros(0), 0.5, 2.0, 0.25).tolist() == []
-    assert own.asked == [([1.0, 2.0], "gaussian", 0.5, 2.0, 0.25)]  # a rank that has no numbers asks for no noise
+    assert source.noisy(torch.tensor([1.0, 2.0]), GaussianNoise(0.5, 4.0, step=0.25)).tolist() == [3.0, 3.0]
+    assert source.noisy(torch.zeros(0), GaussianNoise(0.5, 4.0, step=0.25)).tolist() == []
+    assert own.asked == [([1.0, 2.0], GaussianNoise(0.5, 4.0, step=0.25))]  # a rank that has no numbers asks for no noise
 
 
 def test_item_8_shards_with_seeded_noise_get_their_part_of_rank_0_s_of_the_whole() -> None:
     own = Believed(seeded())
     source = ShardSource(own, Of(0), np.random.default_rng(0), Halves())
-    assert source.gaussian(torch.tensor([1.0, 2.0]), 0.5, 2.0, 0.25).tolist() == [3.0, 3.0]
-    assert own.asked == [([11.0, 12.0, 10.0, 10.0], "gaussian", 0.5, 2.0, 0.25)]
+    assert source.noisy(torch.tensor([1.0, 2.0]), GaussianNoise(0.5, 4.0, step=0.25)).tolist() == [3.0, 3.0]
+    assert own.asked == [([11.0, 12.0, 10.0, 10.0], GaussianNoise(0.5, 4.0, step=0.25))]
 
 
 def test_item_8_shards_with_more_numbers_at_the_end_have_those_as_they_are() -> None:
@@ -191,7 +180,7 @@ def on_the_cpu() -> TorchSource:
 def test_item_8_a_tensor_s_noise_has_its_deviation_and_lies_on_the_grid(make: Callable[[], TorchSource], dtype: Any) -> None:
     query = torch.full((SIZE,), 40.1, dtype=dtype)
     step, std = 2.0**-6, 1.5
-    noisy = make().gaussian(query, 0.5, std, step)
+    noisy = make().noisy(query, GaussianNoise(0.5, std / 0.5, step=step))
     assert noisy.data_ptr() == query.data_ptr() and noisy.dtype == dtype
     off = noisy.double() - round(40.1 / step) * step
     assert torch.equal(off / step, (off / step).round())
@@ -200,7 +189,7 @@ def test_item_8_a_tensor_s_noise_has_its_deviation_and_lies_on_the_grid(make: Ca
 
 
 def test_item_8_a_device_s_noise_is_its_generator_s() -> None:
-    noisy = on_a_device().gaussian(torch.zeros(SIZE, dtype=torch.float64), 0.5, 1.5, 2.0**-6)
+    noisy = on_a_device().noisy(torch.zeros(SIZE, dtype=torch.float64), GaussianNoise(0.5, 3.0, step=2.0**-6))
     drawn = torch.randn(SIZE, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     assert torch.equal(noisy, (1.5 * 2.0**6 * drawn).round() / 2.0**6)
 
@@ -215,8 +204,8 @@ class Elsewhere(Tensor):
 @pytest.mark.parametrize("kind", [Tensor, Elsewhere], ids=["here", "elsewhere"])
 def test_item_8_a_tensor_gets_the_noise_that_an_array_would_get(kind: type[Tensor]) -> None:
     query = torch.zeros(SIZE, dtype=torch.float64).as_subclass(kind)
-    noisy = on_the_cpu().gaussian(query, 0.5, 1.5, 2.0**-6)
-    array = on_the_cpu().gaussian(np.zeros(SIZE), 0.5, 1.5, 2.0**-6)
+    noisy = on_the_cpu().noisy(query, GaussianNoise(0.5, 3.0, step=2.0**-6))
+    array = on_the_cpu().noisy(np.zeros(SIZE), GaussianNoise(0.5, 3.0, step=2.0**-6))
     assert noisy.tolist() == array.tolist()
     assert np.std(array) == pytest.approx(1.5, rel=0.06)
 

@@ -18,7 +18,7 @@ from dperm.gradient import SGD, Adam, AdaptiveClip, Clip, Constant, Normalise, P
 from dperm.gradient.recipes import dp_sgd, full_batch_descent
 from dperm.privacy import Composed, Gaussian, PoissonSampled, Relation, SelfComposed
 from dperm.privacy.events import leaves
-from dperm.release import Channel, SpendLog
+from dperm.release import Channel, GaussianNoise, SpendLog
 from dperm.torch import Callback, ModuleObjective, PrivateStep, PrivateTrainer, TensorBoard, TorchRecords
 from dperm.torch.ranks.tensor_noise import TorchSource
 from dperm.torch.training.physical_batch import physical_batch_size
@@ -282,18 +282,18 @@ def test_noise_has_the_charged_size() -> None:
     source = Recorder(TorchSource(Randomness.from_system(), torch.device("cpu")))
     for dtype in (torch.float32, torch.float64):
         query = torch.zeros(200_001, dtype=dtype)
-        noise = source.gaussian(query.clone(), 1.0, 0.7, 2.0**-30)
+        noise = source.noisy(query.clone(), GaussianNoise(1.0, 0.7, step=2.0**-30))
         assert noise.dtype == dtype
         assert abs(float(noise.std()) - 0.7) < 0.01
         assert abs(float(noise.mean())) < 0.01
-        assert not torch.equal(noise, source.gaussian(query.clone(), 1.0, 0.7, 2.0**-30))
+        assert not torch.equal(noise, source.noisy(query.clone(), GaussianNoise(1.0, 0.7, step=2.0**-30)))
         kurtosis = float((noise.double() / 0.7).pow(4).mean())
         assert abs(kurtosis - 3.0) < 0.1
         halves = noise[:65_536].double().view(2, -1)
         assert abs(float((halves[0] * halves[1]).mean())) < 0.02  # what a block's cosines and sines share is their radius
     assert source.recording.releases[0].query.max() == 0.0
     odd = torch.zeros(7)
-    assert bool((source.gaussian(odd, 1.0, 1.0, 2.0**-30) != 0).all())
+    assert bool((source.noisy(odd, GaussianNoise(1.0, 1.0, step=2.0**-30)) != 0).all())
 
 
 # Recipes

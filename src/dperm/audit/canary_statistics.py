@@ -14,10 +14,10 @@ from dperm.audit.distinguish import compare_scores
 from dperm.audit.result import WHITE_BOX, AuditResult, finite
 from dperm.audit.statistics import Estimate
 from dperm.privacy import (
+    BoundedSquaresGaussian,
     Composed,
     Event,
     Gaussian,
-    IndividualGaussian,
     PoissonSampled,
     RandomAllocation,
     Relation,
@@ -101,9 +101,8 @@ def judge(
     if not all(np.isfinite(run.values).all() for run in absent + present):
         raise ValueError("Expected finite releases, got some that are not: the training diverged, or a record was not finite.")
     part = 1 - (1 - verdict_confidence) / 2
-    first, second = _Steps.of(absent), _Steps.of(present)
     findings: list[str] = _length_findings(absent, present, relation)
-    first, second = first.only(first.longest), second.only(second.longest)
+    first, second = (steps.only(steps.longest) for steps in map(_Steps.of, (absent, present)))
     seen = second.only(second.drawn)
     base = first if relation is Relation.ADD_OR_REMOVE_ONE else first.only(first.drawn)
     ratio, error = _signal_ratio(base, seen)
@@ -112,18 +111,10 @@ def judge(
         findings.append("steps released without drawing their records at the rate that was charged")
     else:
         findings += _weighted_draw_findings(present) if adaptive else _draw_findings(absent + present, size)
-    findings += _noise_findings(absent + present)
-    findings += _step_findings(base, seen, relation, delta, part)
+    findings += [*_noise_findings(absent + present), *_step_findings(base, seen, relation, delta, part)]
     if 0 < error < np.inf and (beyond := (ratio - 1) / error) > _SIGMAS:
-        findings.append(
-            f"a canary is {ratio:.3g} times as large against the noise as is claimed ({beyond:.0f} standard errors more)"
-        )
-    estimate = None  # without noise, or with too few draws to tell
-    if 0 < error < np.inf:
-        spread = float(ndtri(1 - (1 - confidence) / 2)) * error
-        chosen = present[0].event if adaptive else event  # a budget says nothing of single steps
-        middle, low, high = (_epsilon_at(chosen, delta, value) for value in (ratio, ratio - spread, ratio + spread))
-        estimate = Estimate(middle, low, high, "noise against signal in each step")
+        larger = f"a canary is {ratio:.3g} times as large against the noise as is claimed"
+        findings.append(f"{larger} ({beyond:.0f} standard errors more)")
     scores = [np.concatenate([run.log_ratio(relation) for run in world]) for world in (absent, present)]
     whole = compare_scores(*scores, claim=event, delta=delta, confidence=confidence, verdict_confidence=part)
     findings += whole.findings
@@ -136,7 +127,8 @@ def judge(
         epsilon_lower=whole.epsilon_lower,
         confidence=confidence,
         verdict_confidence=verdict_confidence,
-        estimate=estimate,
+        # of single steps, of which a budget says nothing
+        estimate=_estimated(present[0].event if adaptive else event, delta, ratio, error, confidence),
         trials=whole.trials,
         findings=tuple(findings),
         auc=whole.auc,
@@ -150,6 +142,16 @@ def judge(
             "standard_error": finite(error),
         },
     )
+
+
+def _estimated(event: Event, delta: float, ratio: float, error: float, confidence: float) -> Estimate | None:
+    """ε by the signal of a step against its noise, `ratio` of what is claimed; None without noise, or with too few draws to
+    tell."""
+    if not 0 < error < np.inf:
+        return None
+    spread = float(ndtri(1 - (1 - confidence) / 2)) * error
+    middle, low, high = (_epsilon_at(event, delta, value) for value in (ratio, ratio - spread, ratio + spread))
+    return Estimate(middle, low, high, "noise against signal in each step")
 
 
 # Single steps
@@ -263,7 +265,7 @@ def _epsilon_at(event: Event, delta: float, ratio: float) -> float:
 
 
 def _with_noise(event: Event, ratio: float) -> Event:
-    if isinstance(event, (Gaussian, IndividualGaussian)):
+    if isinstance(event, (Gaussian, BoundedSquaresGaussian)):
         return replace(event, noise_multiplier=event.noise_multiplier / ratio)
     if isinstance(event, (PoissonSampled, SelfComposed, TruncatedPoisson, RandomAllocation, SampledWithoutReplacement)):
         return replace(event, event=cast(Any, _with_noise(event.event, ratio)))

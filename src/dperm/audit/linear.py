@@ -15,7 +15,7 @@ from dperm.audit.pairs import Data, Pair
 from dperm.audit.recording import Recording
 from dperm.mechanisms import ByPart, Mechanism, Stage
 from dperm.objectives import LinearObjective
-from dperm.release import Source
+from dperm.release import Noise, Source
 from dperm.release.draws import Draw
 
 _AT_ONCE = 1 << 17  # numbers in the largest array of trainings run at once: it is to stay in cache
@@ -80,17 +80,10 @@ class Trials(Source):
         self._count = trials
         self._randomness = randomness or Randomness.from_system()
 
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Array:
-        shape = (self._count, np.shape(query)[-1])
-        noise = self._randomness.noise.rounded_normal(std / step, shape[0] * shape[1]).reshape(shape)
-        return (np.rint(query / step) + noise) * step
-
-    def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
-        noise = self._randomness.noise.rounded_ball(sensitivity / epsilon / step, np.shape(query)[-1], self._count)
-        return (np.rint(query / step) + noise) * step
-
-    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
-        return std * self._randomness.noise.standard_normal(self._count * dimension).reshape(self._count, dimension)
+    def noisy(self, query: Any, noise: Noise) -> Array:
+        if not noise.at_once:
+            raise NotImplementedError(f"Expected a release whose trials are made at once, got {type(noise).__name__}.")
+        return noise.answer(query, (self._count, query.shape[-1]), self._randomness.noise)
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Any]:
         return draw.tables(self._randomness.sampling, self._count, records, steps)

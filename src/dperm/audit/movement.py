@@ -10,7 +10,7 @@ from dperm.audit.noise import Finding
 from dperm.audit.paid import splits
 from dperm.audit.recording import Recording, ReleaseRecord
 from dperm.privacy import Event, Relation
-from dperm.privacy.events import HiddenIterates, IndividualGaussian, RandomStop, leaves, relation_of
+from dperm.privacy.events import BoundedSquaresGaussian, HiddenIterates, RandomStop, leaves, relation_of
 
 ROUNDING = 1e-7  # relative: queries are sums in floating point
 
@@ -78,7 +78,7 @@ def overspent(first: Recording, second: Recording, event: Event) -> list[Finding
     pairs = list(zip(first.releases, second.releases, strict=False))
     findings: list[Finding] = []
     for leaf, count in leaves(event).items():
-        if not isinstance(leaf, IndividualGaussian):
+        if not isinstance(leaf, BoundedSquaresGaussian):
             continue
         mine = [
             (a, b) for a, b in pairs if a.kind == "gaussian" and abs(a.noise / a.sensitivity / leaf.noise_multiplier - 1) <= 1e-9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, device, to_device
@@ -13,12 +13,10 @@ from array_api_compat import array_namespace, device, to_device
 from dperm._random import Randomness
 from dperm._types import Array
 from dperm.privacy.events import Event
-from dperm.release.channel import UnpaidReleaseError
-from dperm.release.coins import Coin
-from dperm.release.draws import Draw, Indices
+from dperm.release import Noise, UnpaidReleaseError
+from dperm.release.draws import Coin, Draw, Indices
+from dperm.release.noise import Kind
 from dperm.release.source import Source, SystemSource
-
-Kind = Literal["gaussian", "pure", "objective", "threshold", "choice", "hidden"]
 
 _NOBODY: Indices = np.array([], dtype=np.intp)
 _CLAIMED_DRAWS = 0  # a seed: draws that no event counts on are the same in every run that is compared
@@ -50,6 +48,24 @@ class ReleaseRecord:
     what: str = "statistic"
     epsilons: tuple[float, ...] = ()
     door: int = 0
+
+    @classmethod
+    def of(cls, query: Array, noise: Noise, answer: Array, precision: float, door: int) -> ReleaseRecord:
+        """The release of a rounded query, as a channel asked its source for it, and its answer in double precision."""
+        return cls(
+            query=query,
+            sensitivity=noise.sensitivity,
+            noise=noise.level,
+            released=np.atleast_1d(answer[-1] if noise.path else answer),
+            kind=noise.kind,
+            precision=precision,
+            sampling_rate=noise.rate,
+            step=noise.step,
+            path=answer if noise.path else None,
+            what=noise.what,
+            epsilons=noise.path,
+            door=door,
+        )
 
 
 @dataclass(frozen=True)
@@ -167,52 +183,11 @@ class Recorder(Source):
             self.source = own
         return self
 
-    def _keep(self, record: ReleaseRecord) -> None:
-        self.recording.releases.append(replace(record, what=self.what, door=self._door))
-        self.sampling_rate = 1.0  # what is not sampled does not say so
-
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
-        asked = _rounded(query, step)  # first: a source may add its noise in the query's memory
-        released = self.source.gaussian(query, sensitivity, std, step)
-        record = ReleaseRecord(
-            asked, sensitivity, std, _kept(released), precision=_precision(query), sampling_rate=self.sampling_rate, step=step
-        )
-        self._keep(record)
-        return released
-
-    def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
-        released = self.source.pure(query, sensitivity, epsilon, step)
-        record = ReleaseRecord(_rounded(query, step), sensitivity, epsilon, _kept(released), "pure", step=step)
-        self._keep(record)
-        return released
-
-    def hidden(self, query: Array, sensitivity: float, std: float) -> Array:
-        inside = self.source.hidden(query, sensitivity, std)
-        self._keep(ReleaseRecord(_kept(query), sensitivity, std, _kept(inside), "hidden"))
-        return inside
-
-    def falling(self, query: Array, sensitivity: float, epsilons: Sequence[float], step: float) -> Array:
-        path = self.source.falling(query, sensitivity, epsilons, step)
-        record = ReleaseRecord(_rounded(query, step), sensitivity, epsilons[-1], _kept(path[-1]), "pure", step=step)
-        self._keep(replace(record, path=_kept(path), epsilons=tuple(epsilons)))
-        return path
-
-    def choose(self, scores: Array, sensitivity: float, epsilon: float, step: float) -> int:
-        chosen = self.source.choose(scores, sensitivity, epsilon, step)
-        record = ReleaseRecord(_rounded(scores, step), sensitivity, epsilon, np.array([float(chosen)]), "choice", step=step)
-        self._keep(record)
-        return chosen
-
-    def undisclosed(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
-        compared = self.source.undisclosed(query, sensitivity, epsilon, step)
-        record = ReleaseRecord(_rounded(query, step), sensitivity, epsilon, _kept(compared), "threshold", step=step)
-        self._keep(record)
-        return compared
-
-    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
-        term = self.source.objective_noise(dimension, lipschitz, std)
-        self._keep(ReleaseRecord(np.zeros(dimension), lipschitz, std, _kept(term), "objective"))
-        return term
+    def noisy(self, query: Any, noise: Noise) -> Any:
+        asked, precision = _rounded(query, noise.step), _precision(query)  # first: noise may be added in the query's memory
+        answer = self.source.noisy(query, noise)
+        self.recording.releases.append(ReleaseRecord.of(asked, noise, _kept(answer), precision, self._door))
+        return answer
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Indices]:
         call = _next_call(self.recording)
@@ -277,44 +252,21 @@ class Forced(Source):
         view._members, view._door = members, _next_door(self.recording)
         return view
 
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
-        return self._next(query, sensitivity, std, "gaussian", step)
-
-    def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
-        return self._next(query, sensitivity, epsilon, "pure", step)
-
-    def hidden(self, query: Array, sensitivity: float, std: float) -> Array:
-        return self._next(query, sensitivity, std, "hidden", 0.0)
-
-    def falling(self, query: Array, sensitivity: float, epsilons: Sequence[float], step: float) -> Array:
-        self._next(query, sensitivity, epsilons[-1], "pure", step)
-        path = self.reference.releases[len(self.recording.releases) - 1].path
-        if path is None or len(path) != len(epsilons):
-            raise UnpaidReleaseError(
-                f"Release {len(self.recording.releases)} is a path of {len(epsilons)}, the recorded one not."
-            )
-        self.recording.releases[-1] = replace(self.recording.releases[-1], path=path, epsilons=tuple(epsilons))
-        return path.copy()
-
-    def choose(self, scores: Array, sensitivity: float, epsilon: float, step: float) -> int:
-        return int(self._next(scores, sensitivity, epsilon, "choice", step)[0])
-
-    def undisclosed(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
-        return self._next(query, sensitivity, epsilon, "threshold", step)
-
-    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
-        return self._next(np.zeros(dimension), lipschitz, std, "objective", 0.0)
-
-    def _next(self, query: Any, sensitivity: float, noise: float, kind: Kind, step: float) -> Any:
+    def noisy(self, query: Any, noise: Noise) -> Any:
         at = len(self.recording.releases)
         if at >= len(self.reference.releases):
             raise UnpaidReleaseError(f"Release {at + 1} has no counterpart in the recorded run.")
-        released = self.reference.releases[at].released.copy()
-        asked = _rounded(query, step)
-        rate, self.sampling_rate = self.sampling_rate, 1.0  # what is not sampled does not say so
-        record = ReleaseRecord(asked, sensitivity, noise, released, kind, _precision(query), rate, step)
-        self.recording.releases.append(replace(record, what=self.what, door=self._door))
-        return array_namespace(query).asarray(released, dtype=query.dtype, device=device(query), copy=True)
+        recorded = self.reference.releases[at]
+        if (recorded.kind, len(recorded.epsilons)) != (noise.kind, len(noise.path)):
+            raise UnpaidReleaseError(
+                f"Release {at + 1} is of another kind ({noise.kind}) than the recorded one ({recorded.kind})."
+            )
+        answer = (recorded.released if recorded.path is None else recorded.path).copy()
+        asked = _rounded(query, noise.step)
+        self.recording.releases.append(ReleaseRecord.of(asked, noise, answer, _precision(query), self._door))
+        if noise.kind == "choice":
+            return int(answer[0])
+        return array_namespace(query).asarray(answer, dtype=query.dtype, device=device(query), copy=True)
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Indices]:
         call = _next_call(self.recording)
@@ -376,6 +328,8 @@ def _precision(values: Any) -> float:
 
 def _kept(values: Any) -> Array:
     """A copy in double precision, whatever the backend and device."""
+    if isinstance(values, int):  # the place of a choice
+        return np.array([float(values)])
     array = values if isinstance(values, np.ndarray) else np.from_dlpack(to_device(values, "cpu"))
     return np.array(array, dtype=np.float64)
 

@@ -10,7 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,10 @@ _RANDOM = (
     "models and data sets draw by torch's own generators (an augmentation also by NumPy's global one), and let nothing leave "
     "that differs in each run (a time, an identifier, rows made by a generator of their own)."
 )
+
+
+#: a run of forced releases: its source, what left it, and its warnings after the charge
+_Run = tuple[Forced, list[Any], set[str]]
 
 
 class _OtherRandomnessError(ValueError):
@@ -95,70 +99,91 @@ def replay(
         same_relation(training.event, pair.relation)
     _refuse_other_randomness(training, pairs[0])
     both = [side for pair in pairs for side in ((pair, pair.reversed()) if both_ways else (pair,))]
-    movement: dict[str, float] = {}
-    findings: dict[str, list[str]] = {}
-    seen: list[NoiseSeen] = []
-    drawn: list[tuple[DrawRecord, ...]] = []
-    tossed = 0
-    refused: list[str] = []
+    played = _Played()
     for number, pair in enumerate(both):
-        try:
-            replayed = replay_pair(training, pair, number)
-        except _OtherRandomnessError:
-            raise
-        except Exception as error:
-            if any(_refused_unpaid(training, data) for data in (pair.first, pair.second)):
-                refused.append(pair.name)
-                continue
-            failing = _fails_on_the_first(training, pair, number) or _once_more(training, pair, number)
-            if failing is None and isinstance(error, ValueError | TypeError | ArithmeticError):
-                raise ValueError(f"The training failed on {pair.name}: {error}") from error
-            if failing is None:
-                raise
-            replayed = failing
-        raise_to(movement, replayed.movement)
-        seen += replayed.noise
-        drawn += replayed.draws
-        tossed += replayed.tossed
-        for finding in replayed.findings:
-            findings.setdefault(finding.kind, []).append(f"on {pair.name}, {finding.text}")
+        replayed = _replayed(training, pair, number)
+        if replayed is None:
+            played.refused.append(pair.name)
+            continue
+        played.add(pair, replayed)
         if progress is not None:
             progress(number + 1, len(both))
-    if len(refused) == len(both):
-        raise ValueError(f"The training refuses every pair before it is charged: {', '.join(dict.fromkeys(refused))}.")
-    tested = DrawsTested.of(drawn)
-    played = [data for pair in pairs for data in (pair.first, pair.second)]
-    for finding in (*noise_findings(seen), *tested.findings):
-        findings.setdefault(finding.kind, []).append(finding.text)
+    if len(played.refused) == len(both):
+        raise ValueError(f"The training refuses every pair before it is charged: {', '.join(dict.fromkeys(played.refused))}.")
+    details = played.details(pairs)
     return AuditResult(
         attack=REPLAY,
         mechanism=training.name,
-        verdict="refuted" if findings else "consistent",
+        verdict="refuted" if played.findings else "consistent",
         delta=training.certificate.delta,
         claimed_epsilon=training.certificate.epsilon,
-        trials=len(both) - len(refused),
+        trials=len(both) - len(played.refused),
         findings=tuple(
-            texts[0] + (f" (and on {len(texts) - 1} other pairs)" if len(texts) > 1 else "") for texts in findings.values()
+            texts[0] + (f" (and on {len(texts) - 1} other pairs)" if len(texts) > 1 else "") for texts in played.findings.values()
         ),
-        details={
-            "movement": {kind: finite(most) for kind, most in movement.items()},
-            "largest_movement": finite(max(movement.values(), default=0.0)),
+        details={**details, "leaves": list(training.leaves), "kinds": list(played.findings)},
+    )
+
+
+@dataclass
+class _Played:
+    """All that the pairs showed so far: movements and findings by kind, noise, draws and coins, and who was refused."""
+
+    movement: dict[str, float] = field(default_factory=dict[str, float])
+    findings: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    noise: list[NoiseSeen] = field(default_factory=list[NoiseSeen])
+    draws: list[tuple[DrawRecord, ...]] = field(default_factory=list[tuple[DrawRecord, ...]])
+    tossed: int = 0
+    refused: list[str] = field(default_factory=list[str])
+
+    def add(self, pair: Pair, replayed: ReplayedPair) -> None:
+        """One direction of a pair."""
+        raise_to(self.movement, replayed.movement)
+        self.noise += replayed.noise
+        self.draws += replayed.draws
+        self.tossed += replayed.tossed
+        for finding in replayed.findings:
+            self.findings.setdefault(finding.kind, []).append(f"on {pair.name}, {finding.text}")
+
+    def details(self, pairs: Sequence[Pair]) -> dict[str, Any]:
+        """What a result says beside its verdict; what noise and draws of all pairs show together joins the findings."""
+        tested = DrawsTested.of(self.draws)
+        for finding in (*noise_findings(self.noise), *tested.findings):
+            self.findings.setdefault(finding.kind, []).append(finding.text)
+        sets = [data for pair in pairs for data in (pair.first, pair.second)]
+        unseen = {kind: most for kind, most in self.movement.items() if most <= HALF * (1 + ROUNDING)}
+        return {
+            "movement": {kind: finite(most) for kind, most in self.movement.items()},
+            "largest_movement": finite(max(self.movement.values(), default=0.0)),
             "pairs": [pair.name for pair in pairs],
-            "records": [choose(len(data[1]) for data in played) for choose in (min, max)],
-            "storage": list(dict.fromkeys(_stored(data[0]) for data in played)),
-            "leaves": list(training.leaves),
-            "kinds": list(findings),
-            "refused": list(dict.fromkeys(refused)),
-            # each residual is compared with γ itself
-            "unseen": {kind: most for kind, most in movement.items() if most <= HALF * (1 + ROUNDING) and kind != SOLVER},
-            "noise": visible_noise(seen),
-            "hidden": _added_up(run.hidden for run in seen),
-            "compared": _added_up(run.compared for run in seen),
+            "records": [choose(len(data[1]) for data in sets) for choose in (min, max)],
+            "storage": list(dict.fromkeys(_stored(data[0]) for data in sets)),
+            "refused": list(dict.fromkeys(self.refused)),
+            "unseen": {kind: most for kind, most in unseen.items() if kind != SOLVER},  # each residual is compared with γ itself
+            "noise": visible_noise(self.noise),
+            "hidden": _added_up(run.hidden for run in self.noise),
+            "compared": _added_up(run.compared for run in self.noise),
             "rates": tested.rates,
             "unlike": list(tested.unlike),
-            "tossed": tossed,
-        },
-    )
+            "tossed": self.tossed,
+        }
+
+
+def _replayed(training: Training, pair: Pair, number: int) -> ReplayedPair | None:
+    """One direction of a pair, tried again where it fails; None where the training refuses it before it is charged."""
+    try:
+        return replay_pair(training, pair, number)
+    except _OtherRandomnessError:
+        raise
+    except Exception as error:
+        if any(_refused_unpaid(training, data) for data in (pair.first, pair.second)):
+            return None
+        failing = _fails_on_the_first(training, pair, number) or _once_more(training, pair, number)
+        if failing is None and isinstance(error, ValueError | TypeError | ArithmeticError):
+            raise ValueError(f"The training failed on {pair.name}: {error}") from error
+        if failing is None:
+            raise
+        return failing
 
 
 def _stored(rows: Any) -> str:
@@ -290,7 +315,6 @@ def _compared(
     training: Training, pair: Pair, made: Recording, there: list[bool], *, minimisers: bool
 ) -> tuple[dict[str, float], list[Finding]]:
     """Compare the queries of the two data sets, whose differing records are in those draws that `there` selects."""
-    findings: list[Finding] = []
     differ = np.union1d(np.flatnonzero(pair.index_map < 0), pair.changed).astype(np.intp)
     drawn = [
         replace(item, included=item.draw.forced(item.included, differ, inside, spare=len(pair.extra)))
@@ -300,24 +324,24 @@ def _compared(
     everyone = np.arange(len(pair.first[1]), dtype=np.intp)
     nobody = np.array([], dtype=np.intp)
 
-    def run(log: SpendLog, data: Any, index_map: NDArray[np.intp], extra: NDArray[np.intp]) -> tuple[Forced, list[Any], set[str]]:
+    def run(log: SpendLog, data: Any, index_map: NDArray[np.intp], extra: NDArray[np.intp]) -> _Run:
         source = Forced(reference, index_map, extra, differ, there)
         with _warnings_after_charge(log) as warned:
             left = leaving(_run(training, data, source))
         return source, left, warned
 
-    def both_again() -> list[tuple[Forced, list[Any], set[str]]]:
+    def both_again() -> list[_Run]:
         again = [on_first(), on_second()]
         for each in again:
             if isinstance(each, Exception):
                 raise each
         return [each for each in again if not isinstance(each, Exception)]
 
-    def on_first() -> tuple[Forced, list[Any], set[str]]:
+    def on_first() -> _Run:
         with unlogged() as log:
             return run(log, pair.first, everyone, nobody)
 
-    def on_second() -> tuple[Forced, list[Any], set[str]] | Exception:
+    def on_second() -> _Run | Exception:
         """The run, or its failure after the charge: an error before it speaks to the data holder alone."""
         with unlogged() as log:
             try:
@@ -339,7 +363,22 @@ def _compared(
     if isinstance(second, Exception):
         text = "the run fails after the charge on one of two neighbours, though all releases are the same"
         return {}, [Finding("failure", f"{text} ({type(second).__name__}: {second})")]
-    (same, one, mine_warned), (forced, other, theirs_warned) = first, second
+    return _differences(training, pair, made, there, (first, second), both_again, minimisers=minimisers)
+
+
+def _differences(
+    training: Training,
+    pair: Pair,
+    made: Recording,
+    there: list[bool],
+    runs: tuple[_Run, _Run],
+    both_again: Callable[[], list[_Run]],
+    *,
+    minimisers: bool,
+) -> tuple[dict[str, float], list[Finding]]:
+    """What two runs of the same releases tell apart: their queries, what leaves them, and their warnings."""
+    findings: list[Finding] = []
+    (same, one, mine_warned), (forced, other, theirs_warned) = runs
     named = training.minimisations if minimisers else None
     mine, theirs = (
         [] if named is None else named(data, run.recording) for data, run in ((pair.first, same), (pair.second, forced))

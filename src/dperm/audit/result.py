@@ -108,21 +108,30 @@ class AuditResult:
 
     def sentences(self) -> list[str]:
         """The result in words, one fact a sentence."""
-        percent = f"{100 * self.confidence:g} %"
+        return [*self._verdict(), *self._replayed(), *self.limits(), *self._proven(), *self._estimated()]
+
+    @property
+    def _percent(self) -> str:
+        return f"{100 * self.confidence:g} %"
+
+    def _verdict(self) -> list[str]:
         claim = "" if self.claimed_epsilon is None else f"ε = {self.claimed_epsilon:.4g} at δ = {self.delta:.2g}"
-        lines: list[str] = []
         if self.refuted:
             what = f"The claim of {claim} is REFUTED" if claim else "The claim is REFUTED"
-            lines.append(f"{what} by {self.attack}: {'; '.join(self.findings[:_SHOWN])}.")
-            if len(self.findings) > _SHOWN:
-                lines.append(f"{len(self.findings) - _SHOWN} more findings like these.")
-        elif self.verdict == "consistent":
+            more = len(self.findings) - _SHOWN
+            return [
+                f"{what} by {self.attack}: {'; '.join(self.findings[:_SHOWN])}.",
+                *([f"{more} more findings like these."] if more > 0 else []),
+            ]
+        if self.verdict == "consistent":
             within = ", within the limits below" if self.unseen else ""
-            lines.append(f"{_capital(self.attack)} did not refute {claim or 'the claim'}{within}.")
-        elif self.attack == MEMBERSHIP:
-            lines.append("What a simple attacker achieves who holds records and the model; it does not test the claim.")
-        else:
-            lines.append(f"{_capital(self.attack)} was given no claim to test.")
+            return [f"{_capital(self.attack)} did not refute {claim or 'the claim'}{within}."]
+        if self.attack == MEMBERSHIP:
+            return ["What a simple attacker achieves who holds records and the model; it does not test the claim."]
+        return [f"{_capital(self.attack)} was given no claim to test."]
+
+    def _replayed(self) -> list[str]:
+        lines: list[str] = []
         if self.attack == REPLAY and (movement := self.details.get("largest_movement")) is not None:
             lines.append(f"Over {self.trials} runs on neighbours a query moved by at most {movement:.4g} times its sensitivity.")
             by_kind = self.details.get("movement", {})
@@ -138,25 +147,30 @@ class AuditResult:
             )
             if leaves := self.details.get("leaves"):
                 lines.append(f"All queries were compared. Of the outputs, only these were compared: {', '.join(leaves)}.")
-        lines += self.limits()
-        if self.epsilon_lower is not None:
-            counted = f"{self.trials:,} trials"
-            if "guesses" in self.details:
-                counted = f"{self.details['correct']} of {self.details['guesses']} guesses right, {self.trials:,} canaries"
-            tail = f" ({percent} confidence, {counted})"
-            if self.epsilon_lower > 0:
-                lines.append(f"It proves that no ε below {self.epsilon_lower:.3g} would be true{tail}.")
-            else:
-                lines.append(f"It proves nothing about ε{tail}: a bound of 0.")
-            claimed = self.claimed_epsilon
-            if claimed is not None and self.epsilon_lower > claimed and not self.refuted:
-                lines.append(
-                    f"That is more than is claimed; a verdict asks for {100 * self.verdict_confidence:.8g} %: try more runs."
-                )
+        return lines
+
+    def _proven(self) -> list[str]:
+        if self.epsilon_lower is None:
+            return []
+        counted = f"{self.trials:,} trials"
+        if "guesses" in self.details:
+            counted = f"{self.details['correct']} of {self.details['guesses']} guesses right, {self.trials:,} canaries"
+        tail = f" ({self._percent} confidence, {counted})"
+        if not self.epsilon_lower > 0:
+            return [f"It proves nothing about ε{tail}: a bound of 0."]
+        lines = [f"It proves that no ε below {self.epsilon_lower:.3g} would be true{tail}."]
+        if self.claimed_epsilon is not None and self.epsilon_lower > self.claimed_epsilon and not self.refuted:
+            lines.append(
+                f"That is more than is claimed; a verdict asks for {100 * self.verdict_confidence:.8g} %: try more runs."
+            )
+        return lines
+
+    def _estimated(self) -> list[str]:
+        lines: list[str] = []
         if self.estimate is not None:
             low, high = self.estimate.low, self.estimate.high
             interval = f"{low:.3g} or more" if high is None else f"{low:.3g} to {high:.3g}"
-            shown = f"{self.estimate.epsilon:.3g} ({percent} interval {interval}, {self.estimate.method})"
+            shown = f"{self.estimate.epsilon:.3g} ({self._percent} interval {interval}, {self.estimate.method})"
             lines.append(f"Estimated ε, not proven: {shown}.")
         if self.auc is not None and self.attack == MEMBERSHIP:
             lines.append(
@@ -165,7 +179,7 @@ class AuditResult:
             for rate, recall, bound in self.rates:
                 lines.append(
                     f"Accusing {100 * rate:g} % of others wrongly, it finds {100 * recall:.2g} % of members "
-                    f"(at most {100 * bound:.2g} %, {percent} confidence)."
+                    f"(at most {100 * bound:.2g} %, {self._percent} confidence)."
                 )
             lines.append("These numbers come from private records: for the data holder only.")
         return lines

@@ -28,7 +28,7 @@ from dperm.mechanisms import (
 from dperm.objectives import LinearObjective
 from dperm.objectives.grouped import flattened
 from dperm.privacy import Certificate, Event, Provenance, Relation
-from dperm.release import Channel, Source
+from dperm.release import Channel, Noise, Source
 from dperm.release.draws import Draw
 
 _FACTS = "the certificate's public facts"
@@ -243,13 +243,7 @@ class _OwnNoise(Source):
     def over(self, own: Source) -> Source:
         return own
 
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
-        raise NotImplementedError(_STANDS_IN)
-
-    def pure(self, query: Any, sensitivity: float, epsilon: float, step: float) -> Any:
-        raise NotImplementedError(_STANDS_IN)
-
-    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Any:
+    def noisy(self, query: Any, noise: Noise) -> Any:
         raise NotImplementedError(_STANDS_IN)
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Any]:

@@ -25,7 +25,7 @@ from dperm.gradient import Policy, descend
 from dperm.gradient.policy import BatchSource, runs_by_parts
 from dperm.objectives.per_example import Objective
 from dperm.privacy import Relation, epsilon
-from dperm.release import Channel, Source
+from dperm.release import Channel, Noise, Source
 from dperm.release.draws import Draw
 
 _SHORTEST, _LONGEST = 0.5, 1e6  # of a bound: canaries' gradient norms
@@ -135,22 +135,18 @@ class _Watcher(Source):
         self.own = own
         return self
 
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
+    def noisy(self, query: Any, noise: Noise) -> Any:
         assert self.own is not None
-        released = self.own.gaussian(query, sensitivity, std, step)
+        if noise.kind != "gaussian":
+            raise NotImplementedError("White-box audits are of Gaussian releases.")
+        released = self.own.noisy(query, noise)
         if released.shape[-1] < len(self.objective.signs):  # a count, or a sum of norms: no step
-            self.others.append(std / sensitivity)
+            self.others.append(noise.amount)
             return released
-        self.rates.append(self.sampling_rate)
-        self.values.append(self.objective.observed(released) / sensitivity)
-        self.noise.append(std / sensitivity)
+        self.rates.append(noise.rate)
+        self.values.append(self.objective.observed(released) / noise.sensitivity)
+        self.noise.append(noise.amount)
         return released
-
-    def pure(self, query: Any, sensitivity: float, epsilon: float, step: float) -> Any:
-        raise NotImplementedError("White-box audits are of Gaussian releases.")
-
-    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Any:
-        raise NotImplementedError("White-box audits are of Gaussian releases.")
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[NDArray[np.intp]]:
         assert self.own is not None

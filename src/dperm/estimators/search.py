@@ -24,7 +24,7 @@ from dperm.privacy import Assumption, Certificate, Composed, Event, Provenance, 
 from dperm.privacy.accountants.gaussian import gaussian_epsilon, gaussian_mu
 from dperm.privacy.adaptive.private_selection import BestOfTries, Law, budget_of_a_try, share_within
 from dperm.privacy.events import Gaussian, SelfComposed
-from dperm.release import Channel, SpendLog, best_of_tries, spend_log
+from dperm.release import Channel, PureNoise, SpendLog, best_of_tries, spend_log
 from dperm.release.selection import certificate_of_search, set_aside
 
 How = Literal["auto", "each once", "geometric", "logarithmic", "poisson"]
@@ -270,7 +270,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
         right = float(held_out.right(tried))
         channel = Channel.open(seed)
         channel.charge(PureDP(score_epsilon, Relation(self.estimator.relation)), "score of a try")
-        return float(channel.release_pure(np.array([right]), 1.0, score_epsilon)[0])
+        return float(channel.release(np.array([right]), PureNoise(1.0, score_epsilon))[0])
 
     def _certificate(self, planned: _Planned, how: str, said: Sequence[Sequence[Assumption]]) -> Certificate:
         provenance: Provenance = Channel.open(self.random_state).provenance

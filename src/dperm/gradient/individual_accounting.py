@@ -19,7 +19,8 @@ from dperm.gradient.post_processing import Identity, Post
 from dperm.gradient.update import Update
 from dperm.objectives.per_example import Pass
 from dperm.objectives.sums import RunningSum
-from dperm.privacy.events import Composed, Event, IndividualGaussian, Relation
+from dperm.privacy.events import BoundedSquaresGaussian, Composed, Event, Relation
+from dperm.release import GaussianNoise
 from dperm.release.grid import Grid
 
 
@@ -28,8 +29,8 @@ class IndividualGradients(Gradients["IndividualPlan"]):
 
     def start(self) -> None:
         plan, shape = self.policy, (len(self.records),)
-        if self.channel.trials is not None:
-            shape = (self.channel.trials, *shape)
+        if self.channel.source.trials is not None:
+            shape = (self.channel.source.trials, *shape)
         self.spent_by_record: Array = np.zeros(shape)
         self._clip = Clip(plan.clipping_norm)
         self._sensitivity = self._clip.sensitivity(self.relation)
@@ -50,7 +51,7 @@ class IndividualGradients(Gradients["IndividualPlan"]):
             total.add(self._affordable(at_theta, self.spent_by_record[..., part]))
         value = total.query(self._sensitivity, plan.noise_multiplier)
         query = self._clip.empty(theta) if value is None else value
-        released = self.channel.release(query, self._sensitivity, plan.noise_multiplier, what="sum of gradients")
+        released = self.channel.release(query, GaussianNoise(self._sensitivity, plan.noise_multiplier, what="sum of gradients"))
         self.step += 1
         return plan.post.apply(self.regularised(released / plan.public_size, theta))
 
@@ -144,7 +145,7 @@ class IndividualPlan(Policy):
         steps = (self.steps if stop is None else stop) - start
         if steps <= 0:
             return Composed(())
-        return IndividualGaussian(self.noise_multiplier, steps, min(self.full_steps, steps), relation)
+        return BoundedSquaresGaussian(self.noise_multiplier, steps, min(self.full_steps, steps), relation)
 
     def describe(self) -> dict[str, Any]:
         return {name: value if name not in ("update", "post") else repr(value) for name, value in vars(self).items()}

@@ -44,7 +44,7 @@ class NoisyGradients(Gradients["Plan"]):
         plan, state = self.policy, self.bounding_state
         noise = next(self._noise)
         released = self.released_sum(
-            theta, next(self._batches), plan.bounding, noise, plan.sampler.rate, plan.query, state, plan.sampler.slots
+            theta, next(self._batches), plan.bounding, plan.query, noise, plan.sampler.rate, state, plan.sampler.slots
         )
         self.step += 1
         mean = plan.bounding.read(released, state, plan.expected_batch_size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from dperm.objectives.parts import PartedRecords, total_of
 from dperm.objectives.per_example import Objective, Pass
 from dperm.objectives.sums import RunningSum
 from dperm.privacy.events import Event, Relation, claims_of
+from dperm.release import GaussianNoise
 from dperm.release.channel import Channel
 
 P = TypeVar("P", bound="Policy", covariant=True)
@@ -121,7 +123,7 @@ class Policy(ABC):
     #: whether rows of persons are drawn and bounded each by itself, and not averaged
     by_rows: bool = False
 
-    #: whether its run takes everything that it knows of records from `released_sum`, and draws them by number alone: parts of a
+    #: whether its run takes everything that it knows of records from `bounded_sum`, and draws them by number alone: parts of a
     #: sum may then be computed by many processes
     by_parts: bool = False
 
@@ -148,6 +150,16 @@ class Policy(ABC):
 def runs_by_parts(policy: Policy) -> bool:
     """Whether it says so itself: what was said of the class that a stranger's derives from does not hold of theirs."""
     return policy.by_parts and states(type(policy), "by_parts")
+
+
+@dataclass(frozen=True)
+class BoundedSum:
+    """A sum (p,) of records' bounded vectors, private until it is released: a record moves it by at most `sensitivity`, in L2.
+    `what` names it in audits."""
+
+    value: Any
+    sensitivity: float
+    what: str
 
 
 class Gradients(ABC, Generic[P]):
@@ -187,25 +199,38 @@ class Gradients(ABC, Generic[P]):
     def __call__(self, theta: Any) -> Any:
         """The next step's gradient (p,) at θ, after post-processing, per record of the expected batch."""
 
+    def bounded_sum(
+        self,
+        theta: Any,
+        batches: Iterable[Any],
+        bounding: Bounding,
+        query: Query,
+        noise_multiplier: float,
+        state: dict[str, float] | None = None,
+        slots: int = 1,
+    ) -> BoundedSum:
+        """Σ of the batches' bounded vectors at θ, rounded as noise of this multiplier needs it. Up to `slots` vectors are of one
+        record. `state` is the bounding's; None: as a run begins."""
+        given = self.objective, theta, bounding, query, bounding.init() if state is None else state, self.observe
+        total = total_of(batches, functools.partial(_bounded_part, *given), RunningSum.joined) or RunningSum()
+        sensitivity = slots * bounding.sensitivity(self.relation)
+        value = total.query(sensitivity, noise_multiplier, self.channel.source.length)
+        return BoundedSum(self.channel.summed(bounding.empty(theta) if value is None else value), sensitivity, query.what)
+
     def released_sum(
         self,
         theta: Any,
         batches: Iterable[Any],
         bounding: Bounding,
+        query: Query,
         noise_multiplier: float,
         rate: float,
-        query: Query,
         state: dict[str, float] | None = None,
         slots: int = 1,
     ) -> Any:
-        """Σ of the batches' bounded vectors at θ, with noise: what `bounding.read` reads. `rate` is that of the draw, and up to
-        `slots` vectors are of one record. `state` is the bounding's; None: as a run begins."""
-        given = self.objective, theta, bounding, query, bounding.init() if state is None else state, self.observe
-        total = total_of(batches, functools.partial(_bounded_sum, *given), RunningSum.joined) or RunningSum()
-        sensitivity = slots * bounding.sensitivity(self.relation)
-        value = total.query(sensitivity, noise_multiplier, self.channel.source.length)
-        summed = self.channel.summed(bounding.empty(theta) if value is None else value)
-        return self.channel.release(summed, sensitivity, noise_multiplier, rate, query.what)
+        """The same with noise, once it has left: what `bounding.read` reads. `rate` is that of the draw."""
+        total = self.bounded_sum(theta, batches, bounding, query, noise_multiplier, state, slots)
+        return self.channel.release(total.value, GaussianNoise(total.sensitivity, noise_multiplier, rate, what=total.what))
 
     def regularised(self, gradient: Any, theta: Any) -> Any:
         """With the regulariser's step, Λθ/public_size."""
@@ -246,7 +271,7 @@ class Gradients(ABC, Generic[P]):
             raise ValueError(f"The checkpoint holds state that this run does not have: {', '.join([*public, *private])}.")
 
 
-def _bounded_sum(
+def _bounded_part(
     objective: Objective,
     theta: Any,
     bounding: Bounding,

@@ -31,12 +31,12 @@ class SvrgGradients(Gradients["SvrgPlan"]):
         if self._anchor is None or self.step % plan.steps_per_epoch == 0:
             self._anchor = theta + 0.0
             everyone = next(self.records.stream([None]))
-            total = self.released_sum(theta, everyone, Clip(bound), plan.snapshot_noise, 1.0, PerExampleGradient())
+            total = self.released_sum(theta, everyone, Clip(bound), PerExampleGradient(), plan.snapshot_noise, 1.0)
             self._mean = total / plan.public_size
         moved = float(array_namespace(theta).linalg.vector_norm(theta - self._anchor))
         near = Clip(max(min(2 * bound, self.objective.facts.smoothness * moved), _LEAST * bound))
         change = GradientDifference(self._anchor)
-        difference = self.released_sum(theta, next(self._batches), near, plan.noise_multiplier, plan.sampling_rate, change)
+        difference = self.released_sum(theta, next(self._batches), near, change, plan.noise_multiplier, plan.sampling_rate)
         self.step += 1
         return self.regularised(difference / plan.expected_batch_size + self._mean, theta)
 

@@ -33,7 +33,7 @@ from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.weighted import weights_apart
 from dperm.privacy import AboveThreshold, Assumption, Certificate, Event, ExPost, PureDP, Relation, stopping_path
 from dperm.privacy.certificates import assumptions as statements
-from dperm.release import Channel
+from dperm.release import Channel, FallingNoise, GaussianNoise
 from dperm.release.grid import Grid, admit_noise
 from dperm.release.threshold import ThresholdTest
 
@@ -243,11 +243,11 @@ class GradualRelease(Mechanism):
     def _releases(self, theta: Array, sensitivity: float, channel: Channel) -> Iterator[Array]:
         """θ with less and less noise."""
         if not self.budget.delta:
-            yield from channel.release_gradually(theta, sensitivity, self.signals, "minimiser")
+            yield from channel.release(theta, FallingNoise(sensitivity, self.signals, what="minimiser"))
             return
         total = np.zeros(len(theta))
         for signal, multiplier in zip(self.signals, self.statement(1).multipliers, strict=True):
-            total += channel.release(theta, sensitivity, float(multiplier), what="minimiser") / multiplier**2
+            total += channel.release(theta, GaussianNoise(sensitivity, float(multiplier), what="minimiser")) / multiplier**2
             yield total / signal**2
 
     def closed(self, certificate: Certificate, trace: Mapping[str, Any]) -> Certificate:

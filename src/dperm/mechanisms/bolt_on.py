@@ -19,7 +19,7 @@ from dperm.mechanisms.output import OutputPerturbation
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.constraints import project_l2_ball
 from dperm.privacy import Event, Gaussian, PureDP, Relation
-from dperm.release import Channel
+from dperm.release import Channel, GaussianNoise, PureNoise
 
 _UNIT = 2.0**-53
 
@@ -99,10 +99,11 @@ class BoltOnPerturbation(Mechanism):
             theta = project_l2_ball(theta - rate * gradient, objective.radius)
         sensitivity = self.sensitivity(objective.facts, len(records))
         if self.pure_epsilon is not None:
-            return channel.release_pure(theta, sensitivity, self.pure_epsilon, "last iterate"), {"sensitivity": sensitivity}
+            theta = channel.release(theta, PureNoise(sensitivity, self.pure_epsilon, what="last iterate"))
+            return theta, {"sensitivity": sensitivity}
         assert self.noise_multiplier is not None
         noise_std = self.noise_multiplier * sensitivity
-        theta = channel.release(theta, sensitivity, self.noise_multiplier, what="last iterate")
+        theta = channel.release(theta, GaussianNoise(sensitivity, self.noise_multiplier, what="last iterate"))
         return theta, {"sensitivity": sensitivity, "noise_std": noise_std}
 
     def _order(self, records: int) -> Iterator[NDArray[np.intp]]:

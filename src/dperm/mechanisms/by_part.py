@@ -107,7 +107,7 @@ class ByPart(Mechanism):
             theta, trace = part.train(own, records.subset(mine), door)
             thetas.append(theta)
             traces.append(trace)
-        return np.stack(thetas, axis=0 if channel.trials is None else 1), {"parts": traces}
+        return np.stack(thetas, axis=0 if channel.source.trials is None else 1), {"parts": traces}
 
     def split(self, records: Records) -> list[NDArray[np.intp]]:
         """Which records are in each part, in their order."""

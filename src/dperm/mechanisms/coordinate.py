@@ -22,7 +22,7 @@ from dperm.mechanisms.method import NoisyMethod, one_for_each
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.sums import exact_sum
 from dperm.privacy import Composed, Event, Gaussian, Relation, SelfComposed
-from dperm.release import Channel
+from dperm.release import Channel, GaussianNoise
 
 _SCALES_SHARE = 0.1  # of the budget's μ², for the sums of squares
 _USUAL = 1.5  # of a bound on a record's gradient: coordinates share it, but not all are large in one record
@@ -90,9 +90,8 @@ class CoordinateDescent(Mechanism):
         for done in range(self.epochs):
             for place in draws.permutation(dimension).tolist():
                 slopes = exact_sum(columns.gradient(place), clips[place])
-                noisy = float(
-                    channel.release(slopes, moves * clips[place], self.noise_multiplier, what="slope of a coordinate")[0]
-                )
+                noise = GaussianNoise(moves * clips[place], self.noise_multiplier, what="slope of a coordinate")
+                noisy = float(channel.release(slopes, noise)[0])
                 wanted = float(theta[place] - rates[place] * (noisy / size + self.l2 * theta[place]))
                 wanted = math.copysign(max(abs(wanted) - rates[place] * penalties[place], 0.0), wanted)
                 wanted = wanted if self.box is None else min(max(wanted, -self.box), self.box)
@@ -113,7 +112,7 @@ class CoordinateDescent(Mechanism):
         moved = most * math.sqrt(moves)
         squares = np.concatenate([exact_sum(columns.squares(place), most) for place in range(objective.dimension)])
         noise = self.scales_noise(self.epochs * objective.dimension)
-        released = np.asarray(channel.release(squares, moved, noise, what="sums of squares")) / self.public_size
+        released = np.asarray(channel.release(squares, GaussianNoise(moved, noise, what="sums of squares"))) / self.public_size
         spread = noise * moved / self.public_size
         return np.maximum(released, max(spread, _LEAST * most / objective.dimension))
 

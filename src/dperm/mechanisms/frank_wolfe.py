@@ -23,7 +23,7 @@ from dperm.mechanisms.gradient import Gradient
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Event, ExponentialMechanism, Relation, SelfComposed, calibrate
-from dperm.release import Channel
+from dperm.release import Channel, ExponentialChoice
 
 _MOST_STEPS = 2000
 _UNKNOWN = 50  # steps where nothing is known of the number of records
@@ -73,7 +73,8 @@ class FrankWolfeDescent(Mechanism):
             gradient = entrywise_gradient(objective, records, theta, limit, 1 / self.step_epsilon)
             # both signs of each direction; the radius is a factor of scores and sensitivity alike
             scores = np.concatenate([-gradient, gradient])
-            chosen = channel.choose(scores, entrywise_moved(objective, limit), self.step_epsilon, "choice of a vertex")
+            sensitivity = entrywise_moved(objective, limit)
+            chosen = channel.release(scores, ExponentialChoice(sensitivity, self.step_epsilon, what="choice of a vertex"))
             share = 2 / (step + 2)
             theta *= 1 - share
             theta[chosen % len(theta)] += share * self.radius * (1 if chosen < len(theta) else -1)

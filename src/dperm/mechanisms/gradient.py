@@ -68,7 +68,7 @@ class GradientPerturbation(Mechanism):
         return event
 
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
-        start = np.zeros(objective.dimension if channel.trials is None else (channel.trials, objective.dimension))
+        start = np.zeros(objective.dimension if channel.source.trials is None else (channel.source.trials, objective.dimension))
         plan = self.plan.sized(channel, len(records))
         gradients = plan.gradients(objective, records, channel)
         theta = descend_by(plan, gradients, objective, start)

@@ -23,7 +23,7 @@ from dperm.mechanisms.noisy_size import NoisySize
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Composed, Event, ExponentialMechanism, Gaussian, PureDP, SelfComposed, calibrate
 from dperm.privacy.accountants.gaussian import gaussian_mu
-from dperm.release import Channel
+from dperm.release import Channel, ExponentialChoice, GaussianNoise
 
 _REACH = 2.0**28  # scores, in sensitivities: their rounding is far below one
 _ROUNDED = 1 + 2.0**-20  # what it may add to a sensitivity
@@ -96,8 +96,9 @@ class GreedyDescent(Mechanism):
             gradient = entrywise_gradient(objective, records, theta, limit, self.noise_multiplier)
             place = (curvature - n * self.l2) * theta
             scores, sensitivity = _scores(place, gradient, curvature * theta, penalties, edge, moved)
-            chosen = channel.choose(scores, sensitivity, self.choice_epsilon, "choice of a coordinate")
-            noisy = float(channel.release(gradient[[chosen]], moved, self.noise_multiplier, what="slope of a coordinate")[0])
+            chosen = channel.release(scores, ExponentialChoice(sensitivity, self.choice_epsilon, what="choice of a coordinate"))
+            noise = GaussianNoise(moved, self.noise_multiplier, what="slope of a coordinate")
+            noisy = float(channel.release(gradient[[chosen]], noise)[0])
             wanted = float(place[chosen]) - noisy
             wanted = math.copysign(max(abs(wanted) - float(penalties[chosen]), 0.0), wanted)
             theta[chosen] = min(max(wanted, -edge), edge) / curvature

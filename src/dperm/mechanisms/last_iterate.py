@@ -25,7 +25,7 @@ from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.constraints import project_l2_ball
 from dperm.privacy import Event, HiddenIterates, RandomStop, Relation, SelfComposed, calibrate
 from dperm.privacy.accountants.gaussian import gaussian_mu
-from dperm.release import Channel
+from dperm.release import Channel, HiddenNoise, LastIterateNoise
 
 _UNIT = 2.0**-53
 _MOST_PASSES, _RADIUS = 300, 20.0
@@ -136,10 +136,9 @@ class LastIterateDescent(Mechanism):
             for batch in parts:
                 gradient = gradient + objective.plain_gradient(theta, batch) / self.batch_size
             query = theta - self.learning_rate * gradient
-            if step == steps:
-                return project_l2_ball(channel.unveil(query, move, self.noise_multiplier), self.radius), {"steps": steps}
-            theta = project_l2_ball(channel.hide(query, move, self.noise_multiplier), self.radius)
-        raise AssertionError("a run has steps")
+            noise = (LastIterateNoise if step == steps else HiddenNoise)(move, self.noise_multiplier)
+            theta = project_l2_ball(channel.release(query, noise), self.radius)
+        return theta, {"steps": steps}
 
     def _order(self, records: int, steps: int) -> Iterator[NDArray[np.intp]]:
         """Batches of one order, the same in every pass: pseudo-random, and public."""

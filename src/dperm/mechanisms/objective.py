@@ -21,7 +21,7 @@ from dperm.objectives import LinearObjective, Logistic, PublicFacts, Records, Re
 from dperm.privacy import Assumption, Composed, Event, Gaussian, ObjectivePerturbationEvent, Relation, SelfComposed, calibrate
 from dperm.privacy.accountants.gaussian import gaussian_mu
 from dperm.privacy.certificates import assumptions as statements
-from dperm.release import Channel
+from dperm.release import Channel, GaussianNoise, ObjectiveNoise
 
 Calibration = Literal["sharp", "generic", "kifer"]
 
@@ -118,11 +118,11 @@ class ObjectivePerturbation(Mechanism):
 
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
         objective = objective.with_strong_convexity(self.strong_convexity)
-        linear = channel.objective_noise(objective.dimension, self._minimiser(objective.facts))
+        linear = channel.release(np.zeros(objective.dimension), ObjectiveNoise.of(self._minimiser(objective.facts)))
         tolerance = self.residual(objective.facts)
         solution = solve(objective, records, linear, tolerance, self.noise_std)
         sensitivity = 2 * tolerance / self.strong_convexity
-        theta = channel.release(solution.theta, sensitivity, self.output_multiplier, what="error of the solver")
+        theta = channel.release(solution.theta, GaussianNoise(sensitivity, self.output_multiplier, what="error of the solver"))
         return theta, {
             "noise_std": self.noise_std,
             "output_noise_std": self.output_multiplier * sensitivity,

@@ -19,7 +19,7 @@ from dperm.mechanisms.tuning import OUTPUT_RULE, output_strong_convexity, with_r
 from dperm.objectives import LinearObjective, PublicFacts, Records, Task
 from dperm.privacy import Assumption, Composed, Event, Gaussian, PureDP, Relation, SelfComposed, calibrate
 from dperm.privacy.certificates import assumptions as statements
-from dperm.release import Channel
+from dperm.release import Channel, GaussianNoise, PureNoise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,9 +104,10 @@ class OutputPerturbation(Mechanism):
         solution = solve(objective, records, 0.0, self.residual(objective.facts))
         sensitivity = self.sensitivity(objective.facts)
         if self.pure_epsilon is not None:
-            return channel.release_pure(solution.theta, sensitivity, self.pure_epsilon, "minimiser"), {"sensitivity": sensitivity}
+            theta = channel.release(solution.theta, PureNoise(sensitivity, self.pure_epsilon, what="minimiser"))
+            return theta, {"sensitivity": sensitivity}
         assert self.noise_multiplier is not None
-        theta = channel.release(solution.theta, sensitivity, self.noise_multiplier, what="minimiser")
+        theta = channel.release(solution.theta, GaussianNoise(sensitivity, self.noise_multiplier, what="minimiser"))
         return theta, {"sensitivity": sensitivity, "noise_std": self.noise_multiplier * sensitivity}
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:

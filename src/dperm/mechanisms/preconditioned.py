@@ -26,7 +26,7 @@ from dperm.objectives.parts import exact_total
 from dperm.objectives.sums import exact_sum
 from dperm.privacy import Composed, Event, Gaussian, Relation, SelfComposed
 from dperm.privacy.accountants.gaussian import gaussian_mu
-from dperm.release import Channel
+from dperm.release import Channel, GaussianNoise
 from dperm.release.grid import Grid, power_below
 
 _GRAM, _SCALE = 0.05, 0.06  # of the budget's μ²: for the Gram matrix, and for the residuals' scale
@@ -101,7 +101,7 @@ class PreconditionedDescent(Mechanism):
         gram = _gram(objective, records)
         # below this both roundings of a number move it by half a step each
         largest = Grid.of(square, gram_noise * square, len(gram)).largest / 2
-        released = channel.release(np.clip(gram, -largest, largest), square, gram_noise, what="Gram matrix")
+        released = channel.release(np.clip(gram, -largest, largest), GaussianNoise(square, gram_noise, what="Gram matrix"))
         inverse = self._inverse(np.asarray(released), objective.dimension)
         clip, step = most, self.step_size
         theta, mean = np.zeros(objective.dimension), np.zeros(objective.dimension)
@@ -111,13 +111,13 @@ class PreconditionedDescent(Mechanism):
                 spread = scale_noise * most**2
                 squares = exact_total(records, functools.partial(_squares, objective, theta, most)).value()
                 squares = np.zeros(1) if squares is None else squares
-                released = channel.release(squares, most**2, scale_noise, what="sum of squared residuals")
+                released = channel.release(squares, GaussianNoise(most**2, scale_noise, what="sum of squared residuals"))
                 clip = min(most, self.kappa * math.sqrt((max(float(released[0]), 0.0) + spread) / self.public_size))
                 step = min(1.0, self.step_size * min(most / clip, _LONGER))
             moved = row * clip * (2 if replaced else 1)
             total = exact_total(records, functools.partial(_gradient, objective, theta, clip)).query(moved, step_noise)
             total = np.zeros(objective.dimension) if total is None else total
-            gradient = channel.release(total, moved, step_noise, what="sum of gradients")
+            gradient = channel.release(total, GaussianNoise(moved, step_noise, what="sum of gradients"))
             theta = theta - step * (inverse @ gradient)
             if objective.radius is not None and (length := float(np.linalg.norm(theta))) > objective.radius:
                 theta = theta * (objective.radius / length)

@@ -12,6 +12,7 @@ from dperm.gradient import Clip, Gradients, PerExampleGradient, Plan, Policy, Un
 from dperm.mechanisms import Budget, Mechanism, TraditionalGradient
 from dperm.objectives import PublicFacts
 from dperm.privacy import Composed, Event, Gaussian, Relation, SelfComposed, Unsupported
+from dperm.release import GaussianNoise
 
 _CLAIM = (
     "m-NGP normalises the mean gradient before the noise: neighbours whose mean gradients are +a and −a, however small a is, "
@@ -27,7 +28,7 @@ class _Gradients(Gradients["PublishedNormalisedPlan"]):
             total = total + clip.query(PerExampleGradient().at(self.objective, theta, batch), {})
         mean = UnitAtLeast().apply(self.regularised(total / plan.public_size, theta))
         self.step += 1
-        return self.channel.release(mean, plan.moves_by(self.relation), plan.true_noise(self.relation))
+        return self.channel.release(mean, GaussianNoise(plan.moves_by(self.relation), plan.true_noise(self.relation)))
 
     def summary(self) -> dict[str, Any]:
         return {"noise_levels": [(self.policy.noise_multiplier, self.policy.steps)]}

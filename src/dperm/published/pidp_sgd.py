@@ -19,6 +19,7 @@ from dperm.gradient.recipes import budgeted_recipe
 from dperm.mechanisms import Budget, GradientPerturbation, Mechanism, Method, one_for_each
 from dperm.objectives import LinearObjective, PublicFacts, Task
 from dperm.privacy import Composed, Event, Gaussian, Relation, SelfComposed, Unsupported
+from dperm.release import GaussianNoise
 
 Array = NDArray[np.float64]
 
@@ -74,8 +75,8 @@ class _Gradients(Gradients["PidpPlan"]):
         if noiseless:
             self.noiseless.append(number)
             return self.regularised(gradient, theta)
-        sensitivity = self._clip.sensitivity(self.relation)
-        return self.regularised(self.channel.release(gradient, sensitivity, plan.noise_multiplier(self.relation)), theta)
+        noise = GaussianNoise(self._clip.sensitivity(self.relation), plan.noise_multiplier(self.relation))
+        return self.regularised(self.channel.release(gradient, noise), theta)
 
     def _gradient(self, theta: Any, batches: list[Any]) -> Any:
         """Of one record; 0 where there is none at all."""

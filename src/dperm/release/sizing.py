@@ -20,6 +20,7 @@ from dperm.privacy.accountants.gaussian import gaussian_epsilon
 from dperm.privacy.accountants.privacy_filters import privacy_profile
 from dperm.privacy.events import Composed, Event, FilteredRdp, Gaussian, PrivacyProfile, PureDP, Relation, chosen_on_the_way
 from dperm.release.channel import Channel
+from dperm.release.noise import PureNoise
 
 _SIZE_SHARE = 0.05  # of ε, for the number of records
 
@@ -90,7 +91,8 @@ class CountFirst:
         """The number as released, at least 1. The channel was charged."""
         if chosen_on_the_way(self.charged):
             channel.allow(self.count)
-        return self.released(channel.release_pure(np.array([float(records)]), 1.0, self.count.epsilon, "number of records"))
+        noise = PureNoise(1.0, self.count.epsilon, what="number of records")
+        return self.released(channel.release(np.array([float(records)]), noise))
 
     def released(self, noisy: NDArray[np.float64]) -> int:
         """The number that this release gave."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,8 +12,8 @@ from dperm._random import NoiseStream, Randomness
 from dperm._types import Array
 from dperm.privacy.certificates.assumptions import EXACT_NOISE, Provenance
 from dperm.privacy.events import Event
-from dperm.release.coins import Coin, Coins, coins_of
-from dperm.release.draws import Draw, Indices
+from dperm.release.draws import Coin, Coins, Draw, Indices, coins_of
+from dperm.release.noise import Noise
 
 T = TypeVar("T")
 
@@ -28,8 +28,6 @@ class Source(ABC):
     """
 
     trials: int | None = None
-    sampling_rate: float = 1.0
-    what: str = "statistic"
 
     @property
     def provenance(self) -> Provenance:
@@ -56,35 +54,9 @@ class Source(ABC):
         return work()
 
     @abstractmethod
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
-        """`query` (p,), rounded to multiples of `step`, plus N(0, std²) noise rounded to the same, in the query's backend, type
-        and device, and perhaps in its memory. `sensitivity` is that of the rounded query."""
-
-    @abstractmethod
-    def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
-        """The same with b of density ∝ exp(−epsilon·‖b‖/sensitivity)."""
-
-    def undisclosed(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
-        """The same as `pure`, of a number that is compared and does not leave: see `dperm.release.threshold`."""
-        raise NotImplementedError(f"{type(self).__name__} has no noise that stays behind the door: nothing is compared with it.")
-
-    def hidden(self, query: Array, sensitivity: float, std: float) -> Array:
-        """`query` (p,) plus N(0, std²) noise, neither rounded, of a step that does not leave: `dperm.privacy.events.hidden`."""
-        raise NotImplementedError(f"{type(self).__name__} has no noise for steps that are hidden.")
-
-    def falling(self, query: Array, sensitivity: float, epsilons: Sequence[float], step: float) -> Array:
-        """(K, p): for each of `epsilons`, which rise, the same as `pure`. Each row is the one after it plus noise that depends
-        on nothing, so that the last one is all that is told."""
-        raise NotImplementedError(f"{type(self).__name__} has no noise that falls: nothing is released gradually at delta = 0.")
-
-    def choose(self, scores: Array, sensitivity: float, epsilon: float, step: float) -> int:
-        """The place of one of scores (k,), rounded to multiples of `step`: i with probability ∝ e^{ε·score/(2·sensitivity)}."""
-        raise NotImplementedError(f"{type(self).__name__} makes no choices.")
-
-    @abstractmethod
-    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
-        """The linear term of an objective perturbation: N(0, std²·I), shape (dimension,). It is not rounded: what is released is
-        the minimiser. Each number is within std·`dperm._random.NORMAL_ERROR` of a real normal."""
+    def noisy(self, query: Any, noise: Noise) -> Any:
+        """The answer to `query` (p,) with this noise, which was brought on its grid: see `Noise.answer`. In the query's backend,
+        type and device, and perhaps in its memory."""
 
     @abstractmethod
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Any]:
@@ -102,14 +74,6 @@ class Source(ABC):
     def generator(self) -> np.random.Generator:
         """For draws that are public, and those of algorithms that are only claimed."""
         return np.random.default_rng()
-
-    def claimed(self, sampling_rate: float) -> None:
-        """Told before each Gaussian release: the rate at which its records were drawn, as paid for (1: all of them)."""
-        self.sampling_rate = sampling_rate
-
-    def told(self, what: str) -> None:
-        """Told before each release: the kind of query that it is, for audits."""
-        self.what = what
 
     def admitted(self, event: Event) -> None:
         """Told each part that a filter took, before its releases."""
@@ -153,31 +117,8 @@ class SystemSource(Source):
         own = type(self._randomness) is Randomness and type(self._randomness.noise) is NoiseStream
         return Provenance(self._randomness.seeded, EXACT_NOISE, self._randomness.private) if own else super().provenance
 
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
-        noise = self._randomness.noise.rounded_normal(std / step, query.size)
-        noise += np.rint(query / step).ravel()
-        noise *= step
-        return noise.reshape(query.shape)
-
-    def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
-        noise = self._randomness.noise.rounded_ball(sensitivity / epsilon / step, query.size)[0]
-        return (np.rint(query / step) + noise) * step
-
-    def hidden(self, query: Array, sensitivity: float, std: float) -> Array:
-        return query + std * self._randomness.noise.standard_normal(query.size)
-
-    def falling(self, query: Array, sensitivity: float, epsilons: Sequence[float], step: float) -> Array:
-        noise = self._randomness.noise.rounded_balls([sensitivity / epsilon / step for epsilon in epsilons], query.size)
-        return (np.rint(query / step) + noise) * step
-
-    def choose(self, scores: Array, sensitivity: float, epsilon: float, step: float) -> int:
-        return self._randomness.noise.chosen(np.rint(scores / step) * step, 2 * sensitivity / epsilon)
-
-    def undisclosed(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
-        return SystemSource.pure(self, query, sensitivity, epsilon, step)
-
-    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
-        return std * self._randomness.noise.standard_normal(dimension)
+    def noisy(self, query: Any, noise: Noise) -> Any:
+        return noise.answer(query, query.shape, self._randomness.noise)
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Indices]:
         self._coins = coins_of(self._randomness.sampling)

@@ -9,6 +9,7 @@ import numpy as np
 
 from dperm.privacy.events import AboveThreshold
 from dperm.release.channel import Channel, UnpaidReleaseError
+from dperm.release.noise import ThresholdNoise
 
 
 class ThresholdTest:
@@ -27,4 +28,4 @@ class ThresholdTest:
         return not self._open
 
     def _noisy(self, value: float) -> float:
-        return float(self._channel.undisclosed(np.array([value]), self._sensitivity, self._event.rate)[0])
+        return float(self._channel.release(np.array([value]), ThresholdNoise(self._sensitivity, self._event.rate))[0])

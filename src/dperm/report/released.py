@@ -22,7 +22,7 @@ from dperm.data.schema.columns import checked_range
 from dperm.objectives.grouped import numbered
 from dperm.privacy import Assumption, Certificate, Event, Gaussian, Relation, calibrate
 from dperm.privacy.certificates import assumptions as statements
-from dperm.release import Channel
+from dperm.release import Channel, GaussianNoise
 from dperm.report.judging import Judgement
 
 Numbers = NDArray[np.integer]
@@ -250,7 +250,7 @@ def _released(
         provenance=channel.provenance,
     )
     channel.charge(certificate.event, certificate.mechanism, persons=of_persons)
-    return np.asarray(channel.release(table, moved, noise, what="table")), noise * moved, certificate
+    return np.asarray(channel.release(table, GaussianNoise(moved, noise, what="table"))), noise * moved, certificate
 
 
 def _judged(scores: dict[str, float]) -> Judgement:

@@ -8,7 +8,7 @@ import numpy as np
 
 from dperm._types import Array
 from dperm.privacy import Certificate, individual_epsilons
-from dperm.privacy.events import IndividualGaussian, leaves
+from dperm.privacy.events import BoundedSquaresGaussian, leaves
 from dperm.report.figures import spending_figure
 from dperm.report.page import environment, machine
 
@@ -18,13 +18,13 @@ class Spending:
     """The full steps that records have spent (n,), of `event`, and each one's own ε at δ. Private: made from the records."""
 
     spent: Array
-    event: IndividualGaussian
+    event: BoundedSquaresGaussian
     delta: float
 
     @classmethod
     def of(cls, spent: Array, certificate: Certificate) -> Spending:
         """ValueError for a certificate of a run without individual accounting, or of more than one such run."""
-        runs = {leaf: count for leaf, count in leaves(certificate.event).items() if isinstance(leaf, IndividualGaussian)}
+        runs = {leaf: count for leaf, count in leaves(certificate.event).items() if isinstance(leaf, BoundedSquaresGaussian)}
         if list(runs.values()) != [1]:
             raise ValueError(
                 f"Expected the certificate of one run with individual accounting, got one of {sum(runs.values())}. Where the "

@@ -25,7 +25,7 @@ from dperm.data.schema.schema import Schema, tell_persons
 from dperm.data.schema_search.counting import GRID, ColumnCounts, Whole, added, counted, table_of, values_added, values_counted
 from dperm.privacy import ApproximateDP, Assumption, Certificate, Composed, Event, Gaussian, Relation, SelfComposed, calibrate
 from dperm.privacy.certificates import assumptions as statements
-from dperm.release import Channel
+from dperm.release import Channel, CountNoise, GaussianNoise
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -161,7 +161,7 @@ def _kinds(columns: dict[str, ColumnCounts], channel: Channel, plan: _Plan, repl
     # in each column a record counts at most once; one that is replaced moves at most two of the numbers by 1
     moved = math.sqrt(len(columns) * (2 if replaced else 1))
     noise = plan.of("kinds")
-    noisy = np.asarray(channel.release(counts.ravel(), moved, noise)).reshape(-1, 3)
+    noisy = np.asarray(channel.release(counts.ravel(), GaussianNoise(moved, noise))).reshape(-1, 3)
     enough = noisy > _CERTAIN * noise * moved
     named = np.where(noisy[:, 0] >= noisy[:, 1], "number", "text")
     kinds = {
@@ -184,7 +184,7 @@ def _ends(columns: list[ColumnCounts], channel: Channel, plan: _Plan) -> list[tu
             # the upper end at GRID[i]; the lower one at GRID[−1 − i]
             beyond[2 * number] = column.above[middle[2 * number]]
             beyond[2 * number + 1] = column.below[-1 - middle[2 * number + 1]]
-        noisy = np.asarray(channel.release(beyond, moved, noise))
+        noisy = np.asarray(channel.release(beyond, GaussianNoise(moved, noise)))
         down = noisy <= few
         low, high = np.where(down | (low == high), low, middle + 1), np.where(down, middle, high)
     return [(float(GRID[-1 - high[2 * number + 1]]), float(GRID[high[2 * number]])) for number in range(len(columns))]
@@ -194,7 +194,7 @@ def _common(counted: list[pd.Series[Any]], channel: Channel, plan: _Plan, replac
     """For each column, of which there is at least the target's, the texts that are common enough, with noisy counts."""
     noise, moved = plan.of("values"), math.sqrt(len(counted) * (2 if replaced else 1))
     counts = np.concatenate([count.to_numpy(dtype=np.float64) for count in counted])
-    noisy = channel.release_counts(counts, moved, noise)
+    noisy = channel.release(counts, CountNoise(moved, noise))
     # a text that one record alone has is in all columns together kept with a chance of at most _SELECTION·δ
     least = 2.0 - noise * moved * float(ndtri(_SELECTION * plan.delta / len(counted)))
     found: list[dict[str, float]] = []

@@ -11,6 +11,7 @@ import numpy as np
 from dperm.gradient.importance.run import ImportanceGradients
 from dperm.gradient.importance.settings import LARGEST_RATE, ImportanceSettings
 from dperm.privacy.events import Event, Gaussian, Relation
+from dperm.release import GaussianNoise
 from dperm.release.channel import Channel
 
 _DEVIATIONS = (
@@ -102,7 +103,7 @@ class ImportancePlan(ImportanceSettings):
             return self
         noise = self.spending.size_noise
         channel.allow(Gaussian(noise), {"what": "N"})
-        noisy = float(channel.release(np.array([float(records)]), 1.0, noise, what="number of records")[0])
+        noisy = float(channel.release(np.array([float(records)]), GaussianNoise(1.0, noise, what="number of records"))[0])
         # a released size that is too small for the batches is taken for the least that is not: the charge is made
         return self.with_released_size(max(round(noisy), math.ceil(self.expected_batch_size / LARGEST_RATE), 1))
 

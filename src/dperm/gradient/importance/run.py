@@ -19,6 +19,7 @@ from dperm.objectives.per_example import Pass
 from dperm.objectives.sums import RunningSum, exact_sum
 from dperm.privacy.accountants.privacy_filters import BudgetExceeded
 from dperm.privacy.events import Event, Gaussian, PoissonSampled, Relation, SelfComposed
+from dperm.release import GaussianNoise
 
 Indices = NDArray[np.intp]
 
@@ -124,7 +125,8 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
         sensitivity = unit.sensitivity(plan.budget.relation)
         query = total.query(sensitivity, epoch.noise_multiplier)
         query = self.channel.summed(unit.empty(theta) if query is None else query)
-        released = self.channel.release(query, sensitivity, epoch.noise_multiplier, epoch.rate, "sum of unit gradients")
+        noise = GaussianNoise(sensitivity, epoch.noise_multiplier, epoch.rate, what="sum of unit gradients")
+        released = self.channel.release(query, noise)
         self.step += 1
         released *= epoch.norm_sum / (self._size * plan.expected_batch_size)  # in place: nobody else holds it
         return plan.post.apply(self.regularised(released, theta))
@@ -239,7 +241,7 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
         except BudgetExceeded:
             return otherwise
         total = self.channel.summed(exact_sum(self._norms, cut))
-        return float(self.channel.release(total, cut, noise, what=f"sum of norms {what}")[0])
+        return float(self.channel.release(total, GaussianNoise(cut, noise, what=f"sum of norms {what}"))[0])
 
 
 def _plain(values: Any) -> Array:

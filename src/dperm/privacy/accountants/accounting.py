@@ -23,6 +23,7 @@ from dperm.privacy.accountants.stated_points import profile_delta, profile_epsil
 from dperm.privacy.events import (
     LARGEST_LOSS,
     ApproximateDP,
+    BoundedSquaresGaussian,
     Composed,
     Disjoint,
     Event,
@@ -30,7 +31,6 @@ from dperm.privacy.events import (
     FilteredRdp,
     Gaussian,
     HiddenIterates,
-    IndividualGaussian,
     Laplace,
     ObjectivePerturbationEvent,
     PrivacyProfile,
@@ -234,7 +234,8 @@ def _one_gaussian(event: Event) -> float | None:
     """Noise multiplier of the single Gaussian that equals `event`, rounded down, if there is one."""
     counts = leaves(event)
     alike = [
-        (leaf.whole if isinstance(leaf, IndividualGaussian | HiddenIterates) else leaf, count) for leaf, count in counts.items()
+        (leaf.whole if isinstance(leaf, BoundedSquaresGaussian | HiddenIterates) else leaf, count)
+        for leaf, count in counts.items()
     ]
     noises = [(leaf.noise_multiplier, count) for leaf, count in alike if isinstance(leaf, Gaussian)]
     if len(noises) < len(counts):

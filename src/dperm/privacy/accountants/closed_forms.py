@@ -137,13 +137,8 @@ def ladder(
     Where a formula leaves open how δ is shared out, the best share is taken.
     """
     check.fraction("delta", delta)
-    step = Gaussian(noise_multiplier, relation)
-    event: Event = SelfComposed(PoissonSampled(rate, step), steps)
+    event: Event = SelfComposed(PoissonSampled(rate, Gaussian(noise_multiplier, relation)), steps)
     exact = event_epsilon(event, delta)
-    if rate < 1 and relation is Relation.REPLACE_ONE:
-        amplified = "amplification by Poisson sampling is proved for adding or removing a record"
-    else:
-        amplified = ""
 
     def classical(small: float) -> float:
         first = math.sqrt(2 * math.log(1.25 / small)) / noise_multiplier
@@ -154,20 +149,6 @@ def ladder(
     def balle(small: float) -> float:
         return gaussian_epsilon(noise_multiplier, small)
 
-    def composed(single: Callable[[float], float], rule: Callable[[float, float, float], float]) -> float:
-        """The best share of δ for the steps: `rule` has a step's ε and δ, amplified, and what is left of δ."""
-        if amplified:
-            raise ValueError(amplified)
-
-        def at(logit: float) -> float:
-            share = delta / (1 + math.exp(-logit))
-            small = share / (steps * rate)
-            if not small < 1:
-                raise ValueError("the steps' share of delta is no probability")
-            return rule(*subsampled(single(small), small, rate), delta - share)
-
-        return root_finding.least(at, -12.0, 12.0, xtol=1e-3)[1]
-
     def basic(each: float, small: float, left: float) -> float:
         return each * steps
 
@@ -177,31 +158,49 @@ def ladder(
     def best_of_any(each: float, small: float, left: float) -> float:
         return best_composition(each, small, steps, delta)
 
-    known: list[tuple[str, str, Callable[[], float], bool]] = [
-        ("basic composition", "Dwork and others 2006", functools.partial(composed, classical, basic), True),
-        ("advanced composition", "Dwork, Rothblum, Vadhan 2010", functools.partial(composed, classical, advanced), True),
-        ("advanced composition of exact Gaussians", "Balle, Wang 2018", functools.partial(composed, balle, advanced), True),
-        (
-            "best composition of any such steps",
-            "Kairouz, Oh, Viswanath 2015",
-            functools.partial(composed, balle, best_of_any),
-            True,
-        ),
-        (
-            "moments accountant, leading term",
-            "Abadi and others 2016",
-            lambda: moments_rule(noise_multiplier, rate, steps, delta),
-            False,
-        ),
-        ("Rényi divergences", "Mironov 2017; Mironov, Talwar, Zhang 2019", lambda: rdp_epsilon(event, delta), True),
+    shared = functools.partial(_best_share, rate=rate, steps=steps, delta=delta, relation=relation)
+    moments = functools.partial(moments_rule, noise_multiplier, rate, steps, delta)
+    any_steps = "best composition of any such steps"
+    return [
+        _rung("basic composition", "Dwork and others 2006", lambda: shared(classical, basic)),
+        _rung("advanced composition", "Dwork, Rothblum, Vadhan 2010", lambda: shared(classical, advanced)),
+        _rung("advanced composition of exact Gaussians", "Balle, Wang 2018", lambda: shared(balle, advanced)),
+        _rung(any_steps, "Kairouz, Oh, Viswanath 2015", lambda: shared(balle, best_of_any)),
+        _rung("moments accountant, leading term", "Abadi and others 2016", moments, bound=False),
+        _rung("Rényi divergences", "Mironov 2017; Mironov, Talwar, Zhang 2019", lambda: rdp_epsilon(event, delta)),
+        Rung("privacy loss distribution", "this library's charge", exact),
     ]
-    rungs: list[Rung] = []
-    for name, source, make, bound in known:
-        try:
-            rungs.append(Rung(name, source, make(), bound=bound))
-        except ValueError as error:
-            rungs.append(Rung(name, source, None, (str(error)[0].lower() + str(error)[1:]).rstrip("."), bound))
-    return [*rungs, Rung("privacy loss distribution", "this library's charge", exact)]
+
+
+def _best_share(
+    single: Callable[[float], float],
+    rule: Callable[[float, float, float], float],
+    *,
+    rate: float,
+    steps: int,
+    delta: float,
+    relation: Relation,
+) -> float:
+    """The best share of δ for the steps: `rule` has a step's ε and δ, amplified, and what is left of δ."""
+    if rate < 1 and relation is Relation.REPLACE_ONE:
+        raise ValueError("amplification by Poisson sampling is proved for adding or removing a record")
+
+    def at(logit: float) -> float:
+        share = delta / (1 + math.exp(-logit))
+        small = share / (steps * rate)
+        if not small < 1:
+            raise ValueError("the steps' share of delta is no probability")
+        return rule(*subsampled(single(small), small, rate), delta - share)
+
+    return root_finding.least(at, -12.0, 12.0, xtol=1e-3)[1]
+
+
+def _rung(name: str, source: str, make: Callable[[], float], *, bound: bool = True) -> Rung:
+    """What a formula gives, or why it gives nothing."""
+    try:
+        return Rung(name, source, make(), bound=bound)
+    except ValueError as error:
+        return Rung(name, source, None, (str(error)[0].lower() + str(error)[1:]).rstrip("."), bound)
 
 
 def _epsilon(value: float) -> float:

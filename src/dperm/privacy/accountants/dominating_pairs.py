@@ -20,11 +20,11 @@ from dperm.privacy.accountants.random_allocation import LEAST_NOISE, allocation_
 from dperm.privacy.accountants.stated_points import bend, hull
 from dperm.privacy.events import (
     ApproximateDP,
+    BoundedSquaresGaussian,
     Event,
     ExponentialMechanism,
     Gaussian,
     HiddenIterates,
-    IndividualGaussian,
     Laplace,
     ObjectivePerturbationEvent,
     PoissonSampled,
@@ -484,9 +484,9 @@ def _(event: Gaussian) -> Directions:
     return symmetric(gaussian_pair(1 / event.noise_multiplier))
 
 
-@loss_pairs.register(IndividualGaussian)
+@loss_pairs.register(BoundedSquaresGaussian)
 @loss_pairs.register(HiddenIterates)
-def _(event: IndividualGaussian | HiddenIterates) -> Directions:
+def _(event: BoundedSquaresGaussian | HiddenIterates) -> Directions:
     return loss_pairs(event.whole)
 
 

@@ -94,7 +94,7 @@ class _Discrete:
 
     def log_moment(self, t: float) -> float:
         """ln Σ mass·e^{t·loss}."""
-        return _normalised(self.log_mass + t * self.losses)[1]
+        return _log_total(self.log_mass + t * self.losses)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class _Tilted:
 
     def further(self, t: float) -> float:
         """ln Σ weights·e^{t·(loss − mean)}."""
-        return _normalised(self.log_weights + t * (self.losses - self.mean))[1]
+        return _log_total(self.log_weights + t * (self.losses - self.mean))
 
     def relaid(self, h: float, tilt: float) -> _Tilted:
         """The same on a coarser grid, P- and Q-masses kept (see `lay`)."""
@@ -161,6 +161,12 @@ def _normalised(exponents: Array) -> tuple[Array, float]:
     weights = np.exp(exponents - peak)
     total = float(weights.sum())
     return weights / total, peak + math.log(total)
+
+
+def _log_total(exponents: Array) -> float:
+    """ln Σ e^exponents."""
+    peak = float(exponents.max())
+    return peak + math.log(float(np.exp(exponents - peak).sum()))
 
 
 def _total(exponents: Array) -> float:
@@ -265,7 +271,7 @@ class _Rough:
         return log_moment, mean, float(weights @ np.square(losses - mean))
 
     def log_moment(self, tilt: float, points: int) -> float:
-        return _normalised(self._log_mass[:points] + tilt * self.edges[:points])[1]
+        return _log_total(self._log_mass[:points] + tilt * self.edges[:points])
 
     def span(self, tilt: float, points: int, log_least: float) -> tuple[float, float]:
         """Where losses matter: what lies below has a tilted mass of no more than e^log_least even when it is moved up."""
@@ -409,9 +415,10 @@ class _Composition:
         log_scale = self.whole.log_moment + self.whole.rounding - lam * epsilon
         log_jump = _log_of(self.jump.delta(epsilon)) if self.jump else -math.inf
         logs = [log_scale + math.log(total + slack), log_jump, _log_of(self.infinite)]
-        if max(logs) >= 0:
+        largest = max(logs)
+        if largest >= 0:
             return 0.0, 1.0
-        log_delta = max(logs) + math.log(sum(math.exp(log - max(logs)) for log in logs))
+        log_delta = largest + math.log(sum([math.exp(log - largest) for log in logs]))
         if log_delta >= 0:
             return 0.0, 1.0
         return log_delta, 1.0 - total * math.exp(log_scale - log_delta) - math.exp(log_jump - log_delta)
@@ -507,7 +514,7 @@ class _Direction:
         return [rough.beyond(each)[0] for rough, _ in self._parts]
 
     def _log_moment(self, t: float, points: Sequence[int]) -> float:
-        return sum(count * rough.log_moment(t, some) for (rough, count), some in zip(self._parts, points, strict=True))
+        return sum([count * rough.log_moment(t, some) for (rough, count), some in zip(self._parts, points, strict=True)])
 
     def _minimise(self, objective: Callable[[float], float]) -> tuple[float, float]:
         """The tilt with the smallest objective, and that value."""

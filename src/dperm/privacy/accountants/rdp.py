@@ -18,13 +18,13 @@ from scipy.special import gammaln, log_ndtr, logsumexp
 from dperm._types import Array
 from dperm.privacy.accountants import objective_perturbation
 from dperm.privacy.events import (
+    BoundedSquaresGaussian,
     Disjoint,
     Event,
     ExponentialMechanism,
     FilteredRdp,
     Gaussian,
     HiddenIterates,
-    IndividualGaussian,
     Laplace,
     ObjectivePerturbationEvent,
     PoissonSampled,
@@ -66,9 +66,9 @@ def _(event: Gaussian, orders: Array) -> Array:
     return orders / (2 * event.noise_multiplier**2)  # right to two last places, which conversions allow for
 
 
-@rdp_curve.register(IndividualGaussian)
+@rdp_curve.register(BoundedSquaresGaussian)
 @rdp_curve.register(HiddenIterates)
-def _(event: IndividualGaussian | HiddenIterates, orders: Array) -> Array:
+def _(event: BoundedSquaresGaussian | HiddenIterates, orders: Array) -> Array:
     return rdp_curve(event.whole, orders)
 
 

@@ -31,7 +31,7 @@ from dperm.privacy.events.guarantees import (
     Unsupported,
 )
 from dperm.privacy.events.hidden import HiddenIterates, RandomStop
-from dperm.privacy.events.noise import Gaussian, IndividualGaussian, Laplace
+from dperm.privacy.events.noise import BoundedSquaresGaussian, Gaussian, Laplace
 from dperm.privacy.events.objective import SHARP_LOSSES as SHARP_LOSSES
 from dperm.privacy.events.objective import ObjectivePerturbationEvent
 from dperm.privacy.events.sampled import (
@@ -45,6 +45,7 @@ from dperm.privacy.events.sampled import (
 __all__ = [
     "AboveThreshold",
     "ApproximateDP",
+    "BoundedSquaresGaussian",
     "Composed",
     "Disjoint",
     "Event",
@@ -52,7 +53,6 @@ __all__ = [
     "FilteredRdp",
     "Gaussian",
     "HiddenIterates",
-    "IndividualGaussian",
     "Laplace",
     "ObjectivePerturbationEvent",
     "Paid",

@@ -12,7 +12,7 @@ from typing import ClassVar
 from dperm.privacy.events.event import Event, Paid, Relation, leaves, relation_of, sub_event
 from dperm.privacy.events.guarantees import ApproximateDP, PureDP, Unsupported
 from dperm.privacy.events.hidden import HiddenIterates, RandomStop
-from dperm.privacy.events.noise import Gaussian, IndividualGaussian, Laplace
+from dperm.privacy.events.noise import BoundedSquaresGaussian, Gaussian, Laplace
 from dperm.privacy.events.sampled import SampledWithoutReplacement
 
 #: How many compositions an accountant goes through one by one; beyond, it takes the largest profile of a `Disjoint` first.
@@ -138,7 +138,7 @@ def _side(event: Event, *, joins: bool) -> Counter[Event]:
     neighbours are called, stays what it is: accountants know how it composes."""
     total: Counter[Event] = Counter()
     for leaf, count in leaves(event).items():
-        both = isinstance(leaf, Gaussian | IndividualGaussian | Laplace | PureDP | ApproximateDP)
+        both = isinstance(leaf, Gaussian | BoundedSquaresGaussian | Laplace | PureDP | ApproximateDP)
         total[replace(leaf, relation=Relation.REPLACE_ONE) if both else Side(leaf, joins)] += count
     return total
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -36,9 +37,10 @@ class UnsupportedEventError(ValueError):
 
 class Paid(NamedTuple):
     """A release as an event pays for it: its kind, its noise in units of the sensitivity (of pure releases ε), the rate at
-    which its records are drawn, and how: the key of a `dperm.release.draws.Draw`, empty where all of them are."""
+    which its records are drawn, and how: the key of a `dperm.release.draws.Draw`, empty where all of them are. Of hidden steps
+    the "last" one of a run leaves."""
 
-    kind: Literal["gaussian", "pure", "objective", "threshold", "choice", "hidden"]
+    kind: Literal["gaussian", "pure", "objective", "threshold", "choice", "hidden", "last"]
     noise: float
     rate: float = 1.0
     draw: str = ""
@@ -66,6 +68,11 @@ class Event:
     #: How much work this event is for an accountant, in units of a Poisson-sampled Gaussian of a thousand steps, a fiftieth of
     #: a second: an estimate from its numbers alone, for readers of events that somebody else wrote.
     accounting_cost: ClassVar[float] = 1.0
+
+    @functools.cached_property
+    def depth(self) -> int:
+        """How many events stand within each other, at most: 1 where none stands in this one."""
+        return 1 + max([inner.depth for value in vars(self).values() for inner in _events_in(value)], default=0)
 
     def counts(self) -> Counter[Event]:
         """See `leaves`."""
@@ -156,17 +163,8 @@ def sub_event(name: str, value: Any) -> None:
     if not isinstance(value, Event):
         raise TypeError(f"Expected {name} to be an Event, got {value!r}.")
     _ours(value)
-    if depth_of(value) >= DEEPEST:
+    if value.depth >= DEEPEST:
         raise ValueError(f"Expected events nested at most {DEEPEST} deep: compose several at once.")
-
-
-def depth_of(event: Event) -> int:
-    """How many events stand within each other, at most."""
-    layer, depth = [event], 0
-    while layer:
-        depth += 1
-        layer = [inner for outer in layer for value in vars(outer).values() for inner in _events_in(value)]
-    return depth
 
 
 def _events_in(value: Any) -> Iterable[Event]:

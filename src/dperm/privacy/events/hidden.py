@@ -14,7 +14,7 @@ a v_k of length at most a_k, which does not depend on Z_k: given the past of X̃
 no easier to tell than one that is moved by a_k, whatever its weights (its error is a mean of theirs). Gaussians compose. ∎
 
 Rounding: a computed step differs from the real one by at most e, on either side: 2e joins each m_k. The last step is released on
-a grid, whose rounding is within what it may move (`Channel.unveil`).
+a grid, whose rounding is within what it may move (`LastIterateNoise`).
 
 The best a_k: P_t = Σ_{k≤t} c^{T−k}a_k may rise to S_t = Σ_{k≤t} c^{T−k}m_k, must end there, and costs Σ (ΔP)²/c^{2(T−k)}: the
 shortest string below S over W_t = Σ_{k≤t} c^{2(T−k)}, which is the greatest convex minorant of S. A record that is used in the

@@ -29,7 +29,7 @@ class Gaussian(Event):
 
 
 @dataclass(frozen=True)
-class IndividualGaussian(Event):
+class BoundedSquaresGaussian(Event):
     """`steps` releases with Gaussian noise of sums in which each record's own vectors stay within a budget: their squared
     lengths, in units of the largest that one may have, add up to no more than `full_steps`, whatever was released before.
 

@@ -19,6 +19,7 @@ from dperm import _validate as check
 from dperm._remind import remind_of_delta, remind_of_size
 from dperm.privacy import Assumption, Certificate, Gaussian, Relation
 from dperm.privacy.certificates import assumptions as statements
+from dperm.release import GaussianNoise
 from dperm.torch.ranks import RankError, Ranks
 from dperm.torch.ranks.tensor_noise import open_channel, told_of
 
@@ -118,7 +119,7 @@ def private_channel_statistics(
     _refuse_others(query, {**certificate.public_facts, **asked})
     channel.charge(event, certificate.mechanism)
     noise_std = event.noise_multiplier * sensitivity
-    sums = channel.release(query, sensitivity, event.noise_multiplier)
+    sums = channel.release(query, GaussianNoise(sensitivity, event.noise_multiplier))
     if size is None:
         size = max(1.0, float(sums[-1]) / moments.count_weight)
     mean, square = sums[:channels] / size, sums[channels : 2 * channels] / size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,9 +10,8 @@ from torch import Tensor
 
 from dperm._types import Array
 from dperm.privacy import Event, Provenance
-from dperm.release import Source
-from dperm.release.coins import Coin
-from dperm.release.draws import Draw, Indices
+from dperm.release import Noise, Source
+from dperm.release.draws import Coin, Draw, Indices
 from dperm.release.source import in_earnest, provenance_of
 from dperm.torch.ranks.group import Ranks
 
@@ -51,28 +50,13 @@ class RankSource(Source):
     def first(self, work: Callable[[], T]) -> T:
         return self._ranks.first(work)
 
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
+    def noisy(self, query: Any, noise: Noise) -> Any:
         if not isinstance(query, Tensor):
-            return self._ranks.first(lambda: self._own.gaussian(query, sensitivity, std, step))
+            return self._ranks.first(lambda: self._own.noisy(query, noise))
         if self.provenance.private:
-            return self._ranks.by_parts(query, lambda part: self._own.gaussian(part, sensitivity, std, step))
-        noisy = self._own.gaussian(query, sensitivity, std, step) if self._ranks.rank == 0 else query
+            return self._ranks.by_parts(query, lambda part: self._own.noisy(part, noise))
+        noisy = self._own.noisy(query, noise) if self._ranks.rank == 0 else query
         return self._ranks.told(noisy.contiguous())
-
-    def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
-        return self._ranks.first(lambda: self._own.pure(query, sensitivity, epsilon, step))
-
-    def undisclosed(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
-        return self._ranks.first(lambda: self._own.undisclosed(query, sensitivity, epsilon, step))
-
-    def falling(self, query: Array, sensitivity: float, epsilons: Sequence[float], step: float) -> Array:
-        return self._ranks.first(lambda: self._own.falling(query, sensitivity, epsilons, step))
-
-    def choose(self, scores: Array, sensitivity: float, epsilon: float, step: float) -> int:
-        return self._ranks.first(lambda: self._own.choose(scores, sensitivity, epsilon, step))
-
-    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
-        return self._ranks.first(lambda: self._own.objective_noise(dimension, lipschitz, std))
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Indices]:
         # ranks may have read ahead, some further than others: from here on all are at the same place again
@@ -92,13 +76,6 @@ class RankSource(Source):
     @property
     def generator(self) -> np.random.Generator:
         return self._own.generator
-
-    def claimed(self, sampling_rate: float) -> None:
-        super().claimed(sampling_rate)
-        self._own.claimed(sampling_rate)
-
-    def told(self, what: str) -> None:
-        self._own.told(what)
 
     def admitted(self, event: Event) -> None:
         self._own.admitted(event)

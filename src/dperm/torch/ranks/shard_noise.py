@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dperm.release import Source
+from dperm.release import Noise, Source
 from dperm.release.source import in_earnest
 from dperm.torch.ranks.group import Ranks
 from dperm.torch.ranks.rank_noise import RankSource
@@ -69,10 +69,10 @@ class ShardSource(RankSource):
     def length(self, query: Any) -> int:
         return self._shards.whole if isinstance(query, Tensor) else super().length(query)
 
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
+    def noisy(self, query: Any, noise: Noise) -> Any:
         if not isinstance(query, Tensor):
-            return super().gaussian(query, sensitivity, std, step)
+            return super().noisy(query, noise)
         if self.provenance.private:
-            return self._own.gaussian(query, sensitivity, std, step) if len(query) else query
+            return self._own.noisy(query, noise) if len(query) else query
         whole = self._ranks.total(self._shards.spread(query))
-        return self._shards.gathered(super().gaussian(whole, sensitivity, std, step))
+        return self._shards.gathered(super().noisy(whole, noise))

@@ -13,7 +13,7 @@ from torch import Tensor
 from dperm._random import Randomness
 from dperm.privacy import Event, Provenance
 from dperm.privacy.events import chosen_on_the_way, released_leaves
-from dperm.release import Channel, Source, SystemSource
+from dperm.release import Channel, Noise, Source, SystemSource
 from dperm.release.source import in_earnest, provenance_of
 from dperm.torch.ranks import LogOfFirst, Ranks, RankSource, Shards, ShardSource
 
@@ -52,24 +52,27 @@ class TorchSource(SystemSource):
         kind = self._device.type
         return Provenance(provenance.seeded + _SEEDED.format(kind), _DEVICE_NOISE.format(kind), provenance.private)
 
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
+    def noisy(self, query: Any, noise: Noise) -> Any:
         """Tensors get their noise in place: a step's query has no other use."""
         if not isinstance(query, Tensor):
-            return super().gaussian(query, sensitivity, std, step)
+            return super().noisy(query, noise)
+        if noise.kind != "gaussian":
+            raise NotImplementedError(f"Expected Gaussian noise for a tensor, got {type(noise).__name__}.")
+        scale, step = noise.level / noise.step, noise.step
         if self._generator is not None:
-            noise = torch.randn(query.shape, generator=self._generator, dtype=torch.float64, device=query.device)
-            noise.mul_(std / step).round_().add_(query.double().div_(step).round_()).mul_(step)
-            return query.copy_(noise)
+            normal = torch.randn(query.shape, generator=self._generator, dtype=torch.float64, device=query.device)
+            normal.mul_(scale).round_().add_(query.double().div_(step).round_()).mul_(step)
+            return query.copy_(normal)
         held = query.detach().cpu()  # the same memory, where it is on the CPU
         flat = held.view(-1).numpy()
         for start in range(0, len(flat), _BLOCK):
             part = flat[start : start + _BLOCK]
-            noise = self.randomness.noise.rounded_normal(std / step, len(part))
+            normal = self.randomness.noise.rounded_normal(scale, len(part))
             wide = part.astype(np.float64)
             wide /= step
-            noise += np.rint(wide, out=wide)
-            noise *= step
-            part[...] = noise
+            normal += np.rint(wide, out=wide)
+            normal *= step
+            part[...] = normal
         return query if held.data_ptr() == query.data_ptr() else query.copy_(held)
 
 

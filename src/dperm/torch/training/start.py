@@ -110,14 +110,13 @@ class Starter:
         sized_first = chosen_on_the_way(events[-1]) and plan.budgeted is None
         if not sized_first and not plan.pays_for(events[-1], self.relation, first):
             raise ValueError("The checkpoint's charge is not what this plan costs.")
-        if channel.knows(charged.charge_id):
+        if any(charge.id == charged.charge_id for charge in channel.log.charges()):
             channel.resume(charged.charge_id, events[-1])
             if sized_first:
                 channel.reopen(plan.event(self.relation))
         elif done < plan.steps:
             # nobody can tell what was drawn since
             rest = plan.rest(self.relation, done)
-            channel.keep_parts()
             charged = Charged((*events, rest), self._charge_rest(channel, rest), done)
             if not state["private"]:
                 channel.not_private_before()
@@ -202,12 +201,12 @@ class Starter:
             )
         admit_noise(event, self.objective.flat.whole)
         admit_tails(event, self.objective.flat.whole, self.planner.delta, self.objective.flat.device)
-        if self.folder is not None:
-            channel.keep_parts()
-        channel.charge(event, certificate.mechanism, persons=certificate.of_persons)
+        continuable = self.folder is not None
+        channel.charge(event, certificate.mechanism, persons=certificate.of_persons, continuable=continuable)
 
     def _charge_rest(self, channel: Channel, rest: Event) -> str:
-        return channel.charge(rest, "continued private training", persons=self.objective.max_rows_per_unit is not None)
+        persons = self.objective.max_rows_per_unit is not None
+        return channel.charge(rest, "continued private training", persons=persons, continuable=True)
 
     def _refuse_groups(self, plan: Policy) -> None:
         if self.objective.facts.unit.several_rows and not plan.grouped:

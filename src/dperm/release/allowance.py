@@ -1,0 +1,170 @@
+"""What a run's charge covers, and what of it is left: the core that refuses every release that nothing pays for.
+
+What holds, whatever is asked in whatever order:
+
+1. Nothing is covered before a charge, and an allowance is opened by one charge.
+2. A release is taken from what is left of an event that names it: its kind, its noise to nine digits, the rate at which its
+   records were drawn and how. What several claims pay for together is taken together or not at all.
+3. An event covers as many releases as it counts. What is used up is gone; a copy in another process covers nothing.
+4. What was covered before an interruption is released again only for a step that the spend log reserved, one for one. Linear
+   terms and the parts of a split have no steps: they are not covered again.
+5. Steps whose draws are made, and charged, together begin as many periods as were charged, whoever goes on with the run.
+6. Of steps that are charged as hidden, one iterate of each run leaves.
+7. A part of a filter's budget covers what it pays for once the filter has taken it. A part that the log holds is opened once,
+   by the one who wrote it or by one who goes on with the run.
+
+The allowance sees neither data nor noise. Who writes charges to disk, and who makes the noise: `dperm.release.channel`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+from dperm.privacy.accountants.privacy_filters import Filter, ProfileFilter, filter_of
+from dperm.privacy.events import Disjoint, Event, Paid, leaves
+from dperm.release.draws import Draw
+
+_SAME = 1e-9  # relative difference within which two noise levels are the same number
+
+#: What a release, or a split into parts, asks to be paid by.
+Claim = Paid | Event
+
+
+class UnpaidReleaseError(RuntimeError):
+    """A release that the charged event does not pay for: a bug in a mechanism, caught before anything leaves."""
+
+
+class Allowance:
+    """What one charge, of `event`, still covers."""
+
+    def __init__(self) -> None:
+        self.event: Event | None = None
+        self.filter: Filter | None = None
+        self._process = os.getpid()
+        self._left: Counter[Claim] = Counter()
+        self._again: Counter[Claim] = Counter()  # of what is left, how much may have been released before an interruption
+        self._continued = False  # whether the run was interrupted
+        self._granted = 0  # reserved steps for which some of that may be released
+        self._parts: Counter[Event] = Counter()  # of a filter, as often as they were opened here
+        self._drawn: Draw | None = None
+        self._periods: Counter[Claim] = Counter()  # that may begin, of draws that are charged together
+        self._most_periods: int | None = None  # that may begin in all, in a run that goes on
+        self._in_period = 0  # releases since the last of them began
+
+    def open(self, event: Event, *, again: bool = False) -> None:
+        """The charge was paid; `again`: by a run that was interrupted, whose releases may have left."""
+        self.refuse_second_charge()
+        self.event, self._continued = event, again
+        self.filter = filter_of(event)
+        if not isinstance(self.filter, ProfileFilter):  # the places of one are taken one by one, as parts
+            self.cover(event, again=again)
+
+    def refuse_second_charge(self) -> None:
+        """UnpaidReleaseError where a charge was made."""
+        if self.event is not None:
+            raise UnpaidReleaseError("A channel is charged once; open a new one for another run.")
+
+    def cover(self, event: Event, *, again: bool = False) -> None:
+        """Add what `event` pays for, which was charged or taken by the filter."""
+        for leaf, count in leaves(event).items():
+            paid = leaf.pays_for
+            if isinstance(leaf, Disjoint) or (paid is not None and paid.kind == "objective"):
+                self._left[leaf] += 0 if again else count
+            elif paid is not None:
+                self._left[paid] += count * leaf.releases
+                if again:
+                    self._again[paid] += count * leaf.releases
+                if paid.draw and leaf.releases > 1:
+                    self._periods[paid] += count
+                if paid.kind == "hidden":
+                    self._left[paid._replace(kind="last")] += count
+
+    def cover_part(self, part: Event) -> None:
+        """Add a part that the filter took."""
+        self._parts[part] += 1
+        self.cover(part)
+
+    def cover_part_again(self, part: Event, last: Event, logged: int) -> None:
+        """Add the `last` releases of a part that the log holds `logged` times, unless all of these are open already."""
+        if self._parts[part] >= logged:
+            raise UnpaidReleaseError(f"The spend log holds no part {part} of this charge that is not open already.")
+        self._parts[part] += 1
+        self.cover(last, again=True)
+
+    def draws(self, draw: Draw) -> None:
+        """Records are drawn anew, by this rule, for the releases that follow."""
+        self._drawn, self._in_period = draw, 0
+
+    @property
+    def drawn(self) -> Draw | None:
+        """How records were drawn last."""
+        return self._drawn
+
+    def grant(self, first: int, steps: int) -> None:
+        """Steps of the run, from its step `first` on, were reserved in the log."""
+        self._granted += steps
+        if self._continued and self._periods and self._most_periods is None:  # those that were begun before are gone
+            assert self.event is not None
+            period = max(leaf.releases for leaf in leaves(self.event))
+            self._most_periods = max(0, self._periods.total() - -(-first // period))
+
+    def take(self, *claims: Claim) -> None:
+        """Pay for one release that makes these claims, out of what is left. UnpaidReleaseError, with nothing taken, where it is
+        not covered."""
+        if os.getpid() != self._process:
+            raise UnpaidReleaseError("This channel was opened by another process, which may release what it paid for.")
+        paying = [self._covering(claim) for claim in claims]
+        steps = sum(self._again[claim] > 0 for claim in paying)
+        if steps > self._granted:
+            raise UnpaidReleaseError("A continued run releases steps that it reserved, and no others: call reserve first.")
+        for claim in paying:
+            self._go_on_in_period(claim)
+        for claim in paying:
+            self._again[claim] -= self._again[claim] > 0
+            self._left[claim] -= 1
+            if not self._left[claim]:
+                del self._left[claim]
+        self._granted -= steps
+
+    def _covering(self, claim: Claim) -> Claim:
+        """What is left that pays for a claim, with how its records were drawn."""
+        if isinstance(claim, Paid) and claim.rate < 1:
+            if self._drawn is None or claim.rate != self._drawn.rate:
+                drawn = self._drawn and self._drawn.rate
+                raise UnpaidReleaseError(f"A release claims the sampling rate {claim.rate:g}, but records were drawn at {drawn}.")
+            claim = claim._replace(draw=self._drawn.key)
+        found = next((held for held, count in self._left.items() if count and _pays(held, claim)), None)
+        if found is None:
+            raise UnpaidReleaseError(f"{_described(claim)} not paid for by {self.event}.")
+        return found
+
+    def _go_on_in_period(self, claim: Claim) -> None:
+        """Of steps that are drawn, and charged, together: a draw that starts anew starts a period that must be paid for."""
+        if not isinstance(claim, Paid) or claim.rate >= 1 or self._drawn is None or self._drawn.period == 1:
+            return
+        if self._in_period % self._drawn.period == 0:
+            if self._periods[claim] < 1 or self._most_periods == 0:
+                raise UnpaidReleaseError(
+                    f"Records were drawn anew, for {self._drawn.period} steps that are not paid for by {self.event}."
+                )
+            self._periods[claim] -= 1
+            self._most_periods = None if self._most_periods is None else self._most_periods - 1
+        self._in_period += 1
+
+
+def _pays(held: Claim, claim: Claim) -> bool:
+    if not isinstance(held, Paid) or not isinstance(claim, Paid):
+        return held == claim
+    alike = (held.kind, held.rate, held.draw) == (claim.kind, claim.rate, claim.draw)
+    return alike and abs(claim.noise - held.noise) <= _SAME * claim.noise
+
+
+def _described(claim: Claim) -> str:
+    if isinstance(claim, Disjoint):
+        return f"Channels for the parts of {claim} are"
+    if not isinstance(claim, Paid):
+        return f"An objective perturbation of {claim} is"
+    if claim.kind == "last":
+        return f"No iterate leaves but the last one, once: one with noise {claim.noise:g} is"
+    return f"A {claim.kind} release of noise {claim.noise:g} at sampling rate {claim.rate:g} ({claim.draw or 'all records'}) is"
