@@ -347,8 +347,8 @@ def test_adaptive_clipping_follows_the_quantile() -> None:
     )  # fmt: skip
     run = PrivateTrainer(model, cross_entropy, delta=1e-4, plan=plan, random_state=0).fit((x, y))
     norms = ModuleObjective(model, cross_entropy).evaluate(x, y).norms
-    assert run._run is not None
-    found = run._run.gradients.bounding_state["clipping_norm"]
+    assert run._session.run is not None
+    found = run._session.run.gradients.bounding_state["clipping_norm"]
     assert 0.7 * float(norms.median()) < found < 1.4 * float(norms.median())
 
 

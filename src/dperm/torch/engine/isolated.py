@@ -130,6 +130,15 @@ class Apart:
         return Alone(None, tape, self.flat.leaves, Way(torch.arange(1)), self.draws, fixed=fixed)
 
     @contextlib.contextmanager
+    def paid_for(self, secret: bool) -> Iterator[None]:
+        """Within the block a run is charged, with draws that are `secret`: what is wrong with a record is not said any more."""
+        self.draws.secret, self.charged = secret, True
+        try:
+            yield
+        finally:
+            self.draws.secret, self.charged = True, False
+
+    @contextlib.contextmanager
     def as_it_was(self) -> Iterator[None]:
         """How the model has to run in the block says nothing of how it runs afterwards, in another mode."""
         before = self.one_by_one, self.own_tensors

@@ -4,12 +4,57 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dperm.torch.data.records import TorchRecords
+from dperm.torch.ranks import Ranks
 from dperm.torch.tensors.nested import batch_size, call_model, take, tensors
+from dperm.torch.training.preflight import PROBED, held_out_records
+from dperm.torch.training.settings import TrainingSpec
+from dperm.torch.training.training_run import PrivateRun
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Records to validate on, which are public or apart, and the scores of a run's model on them."""
+
+    spec: TrainingSpec
+    records: TorchRecords
+
+    @classmethod
+    def of(cls, spec: TrainingSpec, data: Any) -> HeldOut | None:
+        """Of every rank's `data`; None where there are none. What can fail fails here, before anything is charged."""
+        ranks = Ranks.here()
+        records = ranks.together(lambda: None if data is None else held_out_records(spec, data))
+        if spec.objective.flat.sharded:  # scores are of passes that all run
+            size = None if records is None else len(records)
+            physical_batch_size = spec.settings.physical_batch_size
+            ranks.same({"the number of records to validate on": size, "physical_batch_size": physical_batch_size})
+        if records is None:
+            return None
+        probed = ranks.together(lambda: records.sample(PROBED))
+        scored = spec.settings.model, spec.settings.loss_fn, spec.options.metrics
+        ranks.together(lambda: refuse_mixed_scores(*scored, probed))
+        ranks.together(lambda: mean_scores(*scored, [probed]))
+        return cls(spec, records)
+
+    def scores(self, run: PrivateRun) -> dict[str, float]:
+        """Means over the records of the model that training would leave now."""
+        scored = self.spec.settings.model, self.spec.settings.loss_fn, self.spec.options.metrics
+        theta = self.spec.objective.theta
+        final = run.averaged(theta)
+        if final is theta:
+            return mean_scores(*scored, self.records.batches())
+        kept = theta.clone()
+        self.spec.objective.theta = final
+        try:
+            return mean_scores(*scored, self.records.batches())
+        finally:
+            self.spec.objective.theta = kept
 
 
 @torch.no_grad()

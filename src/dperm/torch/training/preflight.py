@@ -1,4 +1,4 @@
-"""Before a charge: the model on some records, from all over the data."""
+"""Before a charge: a caller's records are read, the model is run on some of them, and settings that are seldom meant are told."""
 
 from __future__ import annotations
 
@@ -6,19 +6,67 @@ import warnings
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from dperm._remind import remind_of_size
+from dperm.privacy import Relation
+from dperm.release import alignment
 from dperm.torch.data.records import TorchRecords
+from dperm.torch.data.units import PersonRecords
 from dperm.torch.module_objective import ModuleObjective
-from dperm.torch.ranks import Ranks
+from dperm.torch.ranks import Ranks, share_of
 from dperm.torch.tensors.nested import on_device, refuse_other_shapes, tensors
 from dperm.torch.tensors.user_code_errors import in_short
 from dperm.torch.training.physical_batch import physical_batch_size as measured_batch_size
+from dperm.torch.training.settings import TrainingSpec
 
+_AT_ONCE = 1024  # records, until it is measured how many fit memory
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 PROBED = 16  # records
 
 
-def look_at(records: TorchRecords, objective: ModuleObjective, ranks: Ranks, *, physical_batch_size: int | None) -> None:
+def prepared(spec: TrainingSpec, data: Any, groups: Any, ranks: Ranks, *, sharded: bool) -> TorchRecords:
+    """The records to train on: read, looked at, and shared out among the ranks. What is wrong with them, the model or the loss is
+    raised on every rank."""
+    settings = spec.settings
+    if sharded and settings.max_rows_per_unit is not None:
+        raise ValueError("Expected all records on every rank with max_rows_per_unit: nobody can tell whether a person is on two.")
+    spec.objective.flat.check()
+    records = ranks.together(lambda: _protected(spec, data, groups))
+    _look_at(records, spec.objective, ranks, settings.physical_batch_size)
+    records.share = share_of(records, ranks, sharded=sharded)
+    if ranks.rank == 0:
+        _remind(spec, len(records), stacklevel=6)
+    return records
+
+
+def _protected(spec: TrainingSpec, data: Any, groups: Any) -> TorchRecords:
+    """The records that are protected: persons, where these have several rows."""
+    most = spec.settings.max_rows_per_unit
+    if most is not None:
+        return PersonRecords(data, groups, most=most, **_reading(spec))
+    if groups is not None:
+        raise ValueError("Expected max_rows_per_unit with groups: the most rows used of a person, a public number such as 64.")
+    return TorchRecords(data, **_reading(spec))
+
+
+def held_out_records(spec: TrainingSpec, data: Any) -> TorchRecords:
+    """Records that are public, or apart: a batch of them is collated as a whole."""
+    return TorchRecords(data, **_reading(spec), protected=False)
+
+
+def _reading(spec: TrainingSpec) -> dict[str, Any]:
+    settings = spec.settings
+    return {
+        "physical_batch_size": settings.physical_batch_size or _AT_ONCE,
+        "device": spec.objective.flat.device,
+        "collate_fn": settings.collate_fn,
+        "num_workers": settings.num_workers,
+        "key": None if settings.random_state is None or alignment.current() else int(torch.randint(1 << 62, ())),
+    }
+
+
+def _look_at(records: TorchRecords, objective: ModuleObjective, ranks: Ranks, physical_batch_size: int | None) -> None:
     """Run the model on some records, and measure how many of them to take at once where that is not said.
 
     What is wrong with the model, the loss or the records is raised on every rank. Where parameters are sharded, all ranks
@@ -65,3 +113,41 @@ def _refuse_infinite(losses: Tensor) -> None:
             f"The loss of some of {len(losses)} records, from all over the data, is not finite: look at inputs, targets and "
             "initial weights."
         )
+
+
+def _remind(spec: TrainingSpec, records: int, *, stacklevel: int) -> None:
+    """Warnings of settings that are seldom meant, at most one of a kind; `stacklevel` is that of `warnings.warn`, from here."""
+    model, optimizer, objective, planner = spec.settings.model, spec.settings.optimizer, spec.objective, spec.planner
+    if optimizer is not None and optimizer.state:
+        warnings.warn(
+            "The optimizer has a state from steps before this run: momenta of gradients without noise would be applied. Make "
+            "a new one, unless those steps were private or on other records.",
+            stacklevel=stacklevel,
+        )
+    if optimizer is not None:
+        private = set(objective.flat.parameters)
+        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if others := sum(parameter.requires_grad and parameter not in private for parameter in held):
+            warnings.warn(
+                f"The optimizer holds {others} parameters that are not the model's: they have no private gradients, and stay "
+                "as they are.",
+                stacklevel=stacklevel,
+            )
+    asleep = any(isinstance(module, _DROPOUTS) and module.p and not module.training for module in model.modules())
+    if asleep and not model.training:
+        warnings.warn(
+            "The model is in eval mode: dropout is off. Call model.train() if that is not meant.", stacklevel=stacklevel
+        )
+    size = planner.stated_size
+    if size is None and planner.adaptive and objective.relation is Relation.ADD_OR_REMOVE_ONE:
+        batch = planner.within_budget(None, objective.relation).expected_batch_size
+        if batch > records / 2:
+            warnings.warn(
+                f"Batches of {batch:g} are expected, but there are {records} records: hardly anything is left of sampling.",
+                stacklevel=stacklevel,
+            )
+    if size is not None:
+        what = "steps" if planner.adaptive else "batches"  # DPIS sees to its batches
+        consequence = f"{what} will be {records / size:.2g} times what is expected, and noise is for the expected ones."
+        whom = "records" if objective.max_rows_per_unit is None else "persons"
+        remind_of_size(size, records, consequence, stacklevel=stacklevel, whom=whom)
