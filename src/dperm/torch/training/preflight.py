@@ -77,7 +77,7 @@ def _look_at(records: TorchRecords, objective: ModuleObjective, ranks: Ranks, ph
         own = sample
         sample = on_device(ranks.first(lambda: on_device(own, torch.device("cpu"))), objective.flat.device)
         ranks.together(lambda: refuse_other_shapes(own, sample))
-        objective.share_sample(*sample)
+        objective.inspection.sample = sample
         records.in_step = True
     inputs, targets = sample
     losses = ranks.together(lambda: _first_losses(objective, inputs, targets))
@@ -89,7 +89,7 @@ def _look_at(records: TorchRecords, objective: ModuleObjective, ranks: Ranks, ph
             UserWarning,
             stacklevel=6,
         )
-    ranks.together(lambda: objective.check_targets(inputs, records.all_targets()))
+    ranks.together(lambda: objective.inspection.look_at_targets(inputs, records.all_targets()))
     ranks.together(lambda: _refuse_infinite(losses))
     if physical_batch_size is None:
         measured = ranks.together(lambda: measured_batch_size(objective, inputs, targets))

@@ -158,7 +158,7 @@ class TrainingSpec:
             "public_size": self.planner.stated_size,
             "spent": _digest(*(certificate.to_json() for certificate in settings.spent)),
             "label": settings.label,
-            "autocast": objective.autocast,
+            "autocast": objective.losses.autocast,
             "loss_fn": getattr(settings.loss_fn, "__qualname__", type(settings.loss_fn).__qualname__),
             "random_state": told_of(settings.random_state),
             "checkpoint": settings.checkpoint is not None,
