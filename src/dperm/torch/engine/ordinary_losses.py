@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dperm.torch.parameters.flat_parameters import FlatParameters
-from dperm.torch.tensors.nested import batch_size, call_model, packed
+from dperm.torch.tensors.nested import call_model, packed, size_of
 
 
 class OrdinaryLosses:
@@ -48,14 +48,3 @@ class OrdinaryLosses:
             yield
         finally:
             self.autocast = narrow
-
-
-def size_of(inputs: Any, targets: Any) -> int:
-    """How many records a batch has. ValueError where it has none, or another number of targets."""
-    size = batch_size(inputs)
-    if not size:
-        raise ValueError(f"Expected a batch of at least one record, got {size}.")
-    other = batch_size(targets)
-    if other is not None and other != size:
-        raise ValueError(f"Expected as many targets as inputs, got {other} and {size}.")
-    return size

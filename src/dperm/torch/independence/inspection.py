@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from dperm.torch.engine import Apart
-from dperm.torch.engine.ordinary_losses import OrdinaryLosses, size_of
+from dperm.torch.engine.ordinary_losses import OrdinaryLosses
 from dperm.torch.engine.second_derivatives import evaluating
 from dperm.torch.independence.agreement import disagreement, mixing
 from dperm.torch.independence.refusals import reason_to_refuse, refuse_hooks
 from dperm.torch.tensors.global_randomness import kept_states
-from dperm.torch.tensors.nested import batch_size, call_model, map_tensors, packed, shapes, take
+from dperm.torch.tensors.nested import batch_size, call_model, map_tensors, packed, shapes, size_of, take
 
 _COMPARED, _LOOKED_AT = 8, 16  # records on which gradients are compared with autograd's; where mixing is looked for
 _REMEMBERED = 256  # shapes whose check is not repeated

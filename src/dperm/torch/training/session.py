@@ -69,12 +69,13 @@ class TrainingSession:
             if kept is not None:
                 until_the_end.callback(lambda: kept.restore())  # what passes over records left behind
             until_the_end.enter_context(objective.engine.paid_for(secret))
+            rate = run.plan.rate
             guard = LoopGuard(settings.model, objective.flat, options.own_loop)
             with secret_masks(objective.flat.device) if secret else contextlib.nullcontext(), guard.watching():
                 while (gradient := run.next()) is not None:
                     guard.gives(gradient)
                     seen = run.observed() if options.show_private else (None, None)
-                    yield PrivateStep(run.step, run.plan.steps, run.step * run.plan.rate, gradient, *seen)
+                    yield PrivateStep(run.step, run.plan.steps, run.step * rate, gradient, *seen)
                     guard.takes_back()
             if options.own_loop and settings.checkpoint is not None:
                 self.save()  # the end of the run: whoever resumes gets the trained model
