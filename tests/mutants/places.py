@@ -70,6 +70,7 @@ SCOPE = (
     ("torch.training.planner.py", _PAYS),
     ("torch/data/units.py", "_weighed"),
     ("torch/ranks/*_noise.py", _PAYS),
+    ("torch/ranks/rank_channel.py", _PAYS),
     ("torch/engine/rules/patches.py", "^$"),
 )
 

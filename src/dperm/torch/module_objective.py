@@ -19,8 +19,7 @@ from dperm.torch.data.collation import Ragged, grouped
 from dperm.torch.data.records import NOBODY, TorchRecords
 from dperm.torch.engine import Apart, TorchPass
 from dperm.torch.engine.model_state import Snapshot
-from dperm.torch.engine.ordinary_losses import OrdinaryLosses
-from dperm.torch.engine.second_derivatives import hessian_product
+from dperm.torch.engine.ordinary_losses import OrdinaryLosses, hessian_product
 from dperm.torch.independence.inspection import Inspection, refuse_modules
 from dperm.torch.parameters.flat_parameters import FlatParameters
 from dperm.torch.tensors.nested import size_of, take

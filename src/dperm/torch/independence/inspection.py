@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dperm.torch.engine import Apart
-from dperm.torch.engine.ordinary_losses import OrdinaryLosses
-from dperm.torch.engine.second_derivatives import evaluating
+from dperm.torch.engine.ordinary_losses import OrdinaryLosses, evaluating
 from dperm.torch.independence.agreement import disagreement, mixing
 from dperm.torch.independence.refusals import reason_to_refuse, refuse_hooks
 from dperm.torch.tensors.global_randomness import kept_states

@@ -1,4 +1,5 @@
-"""Before a charge: a caller's records are read, the model is run on some of them, and settings that are seldom meant are told."""
+"""Before a charge: a caller's records are read, the model is run on some of them, and it is measured how many fit memory at once;
+warnings tell of settings that are seldom meant."""
 
 from __future__ import annotations
 
@@ -8,21 +9,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dperm._memory import free_memory
 from dperm._remind import remind_of_size
 from dperm.privacy import Relation
 from dperm.release import alignment
 from dperm.torch.data.records import TorchRecords
 from dperm.torch.data.units import PersonRecords
+from dperm.torch.engine import TorchPass
 from dperm.torch.module_objective import ModuleObjective
 from dperm.torch.ranks import Ranks, share_of
-from dperm.torch.tensors.nested import on_device, refuse_other_shapes, tensors
+from dperm.torch.tensors.nested import batch_size, on_device, refuse_other_shapes, take, tensors
 from dperm.torch.tensors.user_code_errors import in_short
-from dperm.torch.training.physical_batch import physical_batch_size as measured_batch_size
 from dperm.torch.training.settings import TrainingSpec
 
 _AT_ONCE = 1024  # records, until it is measured how many fit memory
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 PROBED = 16  # records
+_CAP = 4096  # larger batches gain nothing
+_SHARE = 0.4  # of the memory that is free now
+_CPU_LIMIT = 4 << 30
+# C libraries map large blocks anew each time they are asked for, and the system clears them page by page: glibc all above
+# 32 MiB. Passes with tensors of 33 MB and more were slower than with 19 MB; half the limit leaves a margin
+_CPU_TENSOR = 16 << 20
 
 
 def prepared(spec: TrainingSpec, data: Any, groups: Any, ranks: Ranks, *, sharded: bool) -> TorchRecords:
@@ -92,7 +100,7 @@ def _look_at(records: TorchRecords, objective: ModuleObjective, ranks: Ranks, ph
     ranks.together(lambda: objective.inspection.look_at_targets(inputs, records.all_targets()))
     ranks.together(lambda: _refuse_infinite(losses))
     if physical_batch_size is None:
-        measured = ranks.together(lambda: measured_batch_size(objective, inputs, targets))
+        measured = ranks.together(lambda: fitting_batch_size(objective, inputs, targets))
         records.physical_batch_size = min(ranks.gathered(measured)) if objective.flat.sharded else measured
 
 
@@ -151,3 +159,49 @@ def _remind(spec: TrainingSpec, records: int, *, stacklevel: int) -> None:
         consequence = f"{what} will be {records / size:.2g} times what is expected, and noise is for the expected ones."
         whom = "records" if objective.max_rows_per_unit is None else "persons"
         remind_of_size(size, records, consequence, stacklevel=stacklevel, whom=whom)
+
+
+def bytes_per_record(objective: ModuleObjective, inputs: Any, targets: Any) -> tuple[int, int]:
+    """What a pass keeps per record: activations saved for the way back, twice, for their gradients, and per-example forms;
+    and the largest of these activations. Measured as the difference between passes of two sizes: weights do not grow."""
+    size = batch_size(inputs) or 1
+    objective.prepare(inputs, targets)  # now: its checks are passes too
+    few = torch.arange(max(1, size // 2))
+    evaluation, all_saved = _saved(objective, inputs, targets)
+    _, few_saved = _saved(objective, take(inputs, few, size), take(targets, few, size)) if size > 1 else (evaluation, [])
+    # where the two do not run alike, the smaller pass says nothing
+    less = few_saved if len(few_saved) == len(all_saved) else [0] * len(all_saved)
+    records = size - len(few) if any(less) else size
+    grown = [(most - least) // records for most, least in zip(all_saved, less, strict=True)]
+    return max(1, 2 * sum(grown) + evaluation.bytes_held // size), max(grown, default=0)
+
+
+def _saved(objective: ModuleObjective, inputs: Any, targets: Any) -> tuple[TorchPass, list[int]]:
+    """A pass, and the bytes of each block of memory that it saved for the way back, in order."""
+    seen: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        place = tensor.data_ptr()
+        seen[place] = max(seen.get(place, 0), tensor.numel() * tensor.element_size())
+        return tensor
+
+    objective.engine.hooked = True
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            evaluation = objective.evaluate(inputs, targets)
+    finally:
+        objective.engine.hooked = False
+    return evaluation, list(seen.values())
+
+
+def fitting_batch_size(objective: ModuleObjective, inputs: Any, targets: Any) -> int:
+    """Records at once that leave most of the free memory free; at least 1, at most 4,096, and on a CPU only as many as keep
+    each activation below 16 MiB."""
+    total, largest = bytes_per_record(objective, inputs, targets)
+    device = objective.flat.device
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    else:
+        free = min(_CPU_LIMIT, free_memory())
+    fast = _CPU_TENSOR // max(1, largest) if device.type == "cpu" else _CAP
+    return max(1, min(_CAP, fast, int(_SHARE * free / total)))

@@ -42,8 +42,7 @@ class TrainingSession:
         return Charging(self.spec).planned()
 
     def certify_as(self, certificate: Certificate) -> None:
-        """State another certificate than the run's own: of a search whose event has the run among its `tries`. ValueError
-        otherwise."""
+        """State that of a search which this run was a try of."""
         if self._charging is None or self._charging.certificate is None:
             raise ValueError("Expected a trainer that ran.")
         if self._charging.certificate.event not in getattr(certificate.event, "tries", ()):

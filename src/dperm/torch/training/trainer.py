@@ -51,16 +51,6 @@ class PrivateTrainer:
         batches, for what cannot run so (sharded parameters); that it keeps records apart is looked at, and is an assumption of
         yours that the certificate states.
 
-    Attributes
-    ----------
-    certificate : what the run cost and on what assumptions; known from the charge on.
-    total_certificate : that, and what was spent before.
-    epsilon_spent : of the steps so far.
-    steps_lost : steps that an interrupted run had reserved and that were skipped.
-    history : one dict per expected epoch: epoch, step, epsilon so far, validation scores.
-    trace : by epoch, what a plan chose on the way that plans its noise by releases (`dpis`).
-    plan : what ran. objective : the model's per-example gradients.
-
     Raises ValueError or TypeError for anything unusable before anything is charged. Whatever fails later, the charge stands.
     """
 
@@ -91,18 +81,10 @@ class PrivateTrainer:
         independence: Independence | str = "proved",
     ) -> None:
         settings = TrainingSettings(
-            model=model,
-            loss_fn=loss_fn,
-            optimizer=optimizer,
-            max_rows_per_unit=max_rows_per_unit,
-            spent=tuple(spent),
-            physical_batch_size=physical_batch_size,
-            collate_fn=collate_fn,
-            num_workers=num_workers,
-            checkpoint=None if checkpoint is None else Path(checkpoint),
-            label=label,
-            random_state=random_state,
-        )
+            model=model, loss_fn=loss_fn, optimizer=optimizer, max_rows_per_unit=max_rows_per_unit, spent=tuple(spent),
+            physical_batch_size=physical_batch_size, collate_fn=collate_fn, num_workers=num_workers,
+            checkpoint=None if checkpoint is None else Path(checkpoint), label=label, random_state=random_state,
+        )  # fmt: skip
         whole, mean = (model, loss_fn) if (settings.max_rows_per_unit or 1) == 1 else (OfPersons(model), MeanLoss(loss_fn))
         objective = ModuleObjective(
             whole, mean, relation=relation, autocast=autocast, max_rows_per_unit=max_rows_per_unit, independence=independence
