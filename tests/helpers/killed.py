@@ -65,7 +65,7 @@ def train(folder: Path, point: str, count: int, resume: bool) -> None:
     trainer.fit((x, y), checkpoint_every=5, progress=False, resume=resume)
     assert trainer.certificate is not None and trainer.plan is not None
     (folder / "certificate.json").write_text(trainer.certificate.to_json())
-    (folder / "lost").write_text(str(trainer._run.lost if trainer._run else 0))
+    (folder / "lost").write_text(str(trainer._session.run.lost if trainer._session.run else 0))
 
 
 def record_releases(folder: Path) -> None:

@@ -240,8 +240,8 @@ def remembered(folder: str, steps: int | None) -> dict[str, Any]:
         patch.setattr(run_module, "_SECONDS_AT_ONCE", 0.0)  # whoever stops loses nothing
         stops = [] if steps is None else [Stop(steps)]
         run.fit(records(), resume=True, checkpoint_every=5, callbacks=stops)
-    assert run._run is not None
-    gradients: Any = run._run.gradients
+    assert run._session.run is not None
+    gradients: Any = run._session.run.gradients
     return {"norms": gradients._norms.copy(), "sums": [epoch["norm_sum"] for epoch in run.trace]}
 
 

@@ -277,7 +277,7 @@ def judged() -> dict[str, Any]:
     objective = ModuleObjective(spread(net()), cross_entropy, independence="tested")
     held = TorchRecords(records())
     held.share, held.in_step = share_of(held, Ranks.here(), sharded=False), True
-    objective.share_sample(*held.sample(16))
+    objective.inspection.sample = held.sample(16)
     result = white_box(plan_of(Poisson(0.2), steps=10), objective, held, delta=1e-3, canaries=400, runs=2)
     return {"verdict": result.verdict, "text": str(result)}
 

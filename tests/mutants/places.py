@@ -66,10 +66,12 @@ SCOPE = (
     ("report/released.py", "release|_numbers|_counted"),
     ("report/card.py", "_charged|_not_added_up|_up$"),
     ("torch/features/channel_normalisation.py", f"{_PAYS}|normalise"),
-    ("torch/engine/gradient_pass.py", "weighted_sum|norms|collected|_picked"),
-    ("torch/training/plan_settings.py", _PAYS),
+    ("torch/engine/gradient_pass.py", "weighted_sum|norms|_picked"),
+    ("torch/engine/layer_taps.py", "collected"),
+    ("torch.training.planner.py", _PAYS),
     ("torch/data/units.py", "_weighed"),
     ("torch/ranks/*_noise.py", _PAYS),
+    ("torch/ranks/rank_channel.py", _PAYS),
     ("torch/engine/rules/patches.py", "^$"),
 )
 

@@ -416,9 +416,9 @@ def test_a_log_without_reservations_does_not_hand_steps_out_again(tmp_path: Path
     stopped(tmp_path, 9)
     without_parts(SpendLog.current())
     run = trainer(tmp_path, checkpoint_every=2).fit(data(), resume=True)
-    assert run._run is not None
-    assert run._run.step == 20
-    assert run._run.lost == 0
+    assert run._session.run is not None
+    assert run._session.run.step == 20
+    assert run._session.run.lost == 0
     assert run.history[-1]["step"] == 20
 
 

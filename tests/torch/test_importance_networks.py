@@ -252,7 +252,7 @@ def test_the_memory_of_norms_is_nowhere_else(tmp_path: Path, stop: int, plan: st
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         run = trainer().fit(data(), resume=True)
-    assert run._run.step == 30
+    assert run._session.run.step == 30
     assert any("were reserved before an interruption" in str(warning.message) for warning in told) == (run.steps_lost > 0)
     assert 0 <= run.steps_lost <= 15  # reserved in blocks that double while they take less than ten seconds
     assert run.certificate.event == run.plan.event(Relation.ADD_OR_REMOVE_ONE)
@@ -301,7 +301,7 @@ def test_records_in_another_order_count_once_where_a_run_goes_on(tmp_path: Path)
     again = trainer(checkpoint=tmp_path, checkpoint_every=2, callbacks=[After(8)])
     with pytest.raises(Stop):
         again.fit(tuple(part[order] for part in data()), resume=True)
-    gradients: Any = again._run.gradients
+    gradients: Any = again._session.run.gradients
     assert (gradients._seen > 0).all()  # each was looked at where it is now
 
 

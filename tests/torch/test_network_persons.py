@@ -16,6 +16,7 @@ from dperm.audit import Pair, Training, replay
 from dperm.estimators import DPMLPClassifier
 from dperm.gradient.recipes import dp_sgd, dpis, full_batch_descent
 from dperm.mechanisms import Gradient
+from dperm.objectives import PrivacyUnit
 from dperm.privacy import Certificate
 from dperm.release import SpendLog
 from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
@@ -75,7 +76,7 @@ def chosen(person: int) -> np.ndarray:
 @pytest.mark.parametrize("kind", ["mlp", "convolutions"])
 def test_a_person_s_gradient_is_the_mean_of_the_rows(kind: str, data: Any) -> None:
     model = network(kind)
-    objective = ModuleObjective(OfPersons(model), MeanLoss(CROSS_ENTROPY), max_rows_per_unit=MOST)
+    objective = ModuleObjective(OfPersons(model), MeanLoss(CROSS_ENTROPY), unit=PrivacyUnit(MOST))
     records = PersonRecords(data, GROUPS, most=MOST, physical_batch_size=64)
     assert len(records) == PERSONS
     norms, total = [], torch.zeros(objective.flat.size)

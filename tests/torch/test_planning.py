@@ -10,14 +10,14 @@ from dperm.gradient import SGD, Clip, Constant, Plan, Poisson, Policy
 from dperm.gradient.recipes import budgeted_recipe, dpis
 from dperm.privacy import Composed, Event, FilteredRdp, Gaussian, Relation, Risk, delta, epsilon
 from dperm.published import pidp_sgd
-from dperm.torch.training.plan_settings import Planner
+from dperm.torch.training.planner import Budget, Planner
 
 ADD, SIZE, DELTA = Relation.ADD_OR_REMOVE_ONE, 500, 1e-5
 
 
 def planner(plan: Any = None, **changes: Any) -> Planner:
-    names = ("epsilon", "noise_multiplier", "public_size", "epochs", "expected_batch_size", "clipping_norm")
-    return Planner(plan, **(dict.fromkeys(names) | {"delta": DELTA} | changes))
+    budget = {name: changes.pop(name, None) for name in ("epsilon", "noise_multiplier")}
+    return Planner(plan, Budget(**budget, delta=DELTA, earlier=changes.pop("earlier", ())), **changes)
 
 
 def steps(noise_multiplier: float, public_size: int) -> Plan:
@@ -29,16 +29,16 @@ def steps(noise_multiplier: float, public_size: int) -> Plan:
 def test_item_8_a_plan_and_what_was_released_before_keep_within_the_budget(plan: Any, earlier: tuple[Event, ...]) -> None:
     settings: dict[str, Any] = {} if plan else {"epochs": 2, "expected_batch_size": 50, "clipping_norm": 1.0}
     made = planner(plan, epsilon=2.0, earlier=earlier, **settings)
-    noise = made.noise_within(2.0, DELTA, SIZE, ADD)
+    noise = made.noise_within(SIZE, ADD)
     assert noise is not None
     assert 1.99 < epsilon(Composed((*earlier, made.at(noise, SIZE).event(ADD))), DELTA) <= 2.0
 
 
 def test_item_8_noise_that_is_stated_is_what_a_plan_gets() -> None:
-    assert planner(steps, noise_multiplier=3.5).noise_within(None, DELTA, SIZE, ADD) == 3.5
+    assert planner(steps, noise_multiplier=3.5).noise_within(SIZE, ADD) == 3.5
     fixed = steps(1.5, SIZE)
     own = planner(fixed)
-    assert own.noise_within(None, DELTA, SIZE, ADD) == 0.0  # a plan that has its noise ignores it
+    assert own.noise_within(SIZE, ADD) == 0.0  # a plan that has its noise ignores it
     assert own.at(0.0, SIZE) is own.within_budget(SIZE, ADD) is fixed
 
 
@@ -69,7 +69,7 @@ def asking(asked: list[tuple[Any, ...]], earlier: bool) -> Any:
 def test_item_8_a_plan_that_chooses_its_noise_is_made_for_the_whole_budget() -> None:
     asked: list[tuple[Any, ...]] = []
     made = planner(asking(asked, earlier=False), epsilon=2.0)
-    assert made.noise_within(2.0, DELTA, SIZE, ADD) is None
+    assert made.noise_within(SIZE, ADD) is None
     assert made.within_budget(SIZE, ADD).event(ADD) == FilteredRdp(8.0, 0.2)
     before = (Gaussian(5.0), Gaussian(9.0))
     planner(asking(asked, earlier=True), epsilon=2.0, earlier=before).within_budget(None, ADD)

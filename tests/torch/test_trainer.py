@@ -21,7 +21,7 @@ from dperm.privacy.events import leaves
 from dperm.release import Channel, GaussianNoise, SpendLog
 from dperm.torch import Callback, ModuleObjective, PrivateStep, PrivateTrainer, TensorBoard, TorchRecords
 from dperm.torch.ranks.tensor_noise import TorchSource
-from dperm.torch.training.physical_batch import physical_batch_size
+from dperm.torch.training.preflight import fitting_batch_size
 from helpers.oracle import cross_entropy
 from helpers.told import Told
 
@@ -213,7 +213,7 @@ def test_records_at_once_keep_activations_small_and_weights_do_not_count() -> No
     def chosen(model: nn.Module, inputs: Tensor) -> int:
         objective = ModuleObjective(model, cross_entropy)
         assert objective.theta.device.type == "cpu"
-        return physical_batch_size(objective, inputs, torch.zeros(len(inputs), dtype=torch.long))
+        return fitting_batch_size(objective, inputs, torch.zeros(len(inputs), dtype=torch.long))
 
     assert chosen(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), torch.randn(5, 3)) == 4096
     wide = nn.Sequential(nn.Linear(3, 10_000), nn.Tanh(), nn.Linear(10_000, 2))
@@ -223,7 +223,7 @@ def test_records_at_once_keep_activations_small_and_weights_do_not_count() -> No
     assert chosen(frozen, torch.randn(5, 3)) > 1000
     deep = nn.Sequential(nn.Linear(3, 1024), nn.Linear(1024, 1024), nn.Linear(1024, 2))
     narrow = ModuleObjective(deep, cross_entropy, autocast=torch.bfloat16)  # saves copies of its weights
-    assert physical_batch_size(narrow, torch.randn(5, 3), torch.zeros(5, dtype=torch.long)) == 4096
+    assert fitting_batch_size(narrow, torch.randn(5, 3), torch.zeros(5, dtype=torch.long)) == 4096
     kernels = nn.Sequential(nn.Conv2d(64, 64, 5, padding=2), nn.Conv2d(64, 64, 5), nn.Flatten(), nn.Linear(64, 2))
     plain = chosen(kernels, torch.randn(5, 64, 5, 5))
     assert chosen(kernels.to(memory_format=torch.channels_last), torch.randn(5, 64, 5, 5)) == plain > 1000
@@ -347,8 +347,8 @@ def test_adaptive_clipping_follows_the_quantile() -> None:
     )  # fmt: skip
     run = PrivateTrainer(model, cross_entropy, delta=1e-4, plan=plan, random_state=0).fit((x, y))
     norms = ModuleObjective(model, cross_entropy).evaluate(x, y).norms
-    assert run._run is not None
-    found = run._run.gradients.bounding_state["clipping_norm"]
+    assert run._session.run is not None
+    found = run._session.run.gradients.bounding_state["clipping_norm"]
     assert 0.7 * float(norms.median()) < found < 1.4 * float(norms.median())
 
 

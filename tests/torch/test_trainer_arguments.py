@@ -40,7 +40,7 @@ def test_a_fit_after_refused_steps_takes_the_optimizer() -> None:
     assert trainer.certificate is not None and "loop" not in str(trainer.certificate.public_facts["update"])
     with pytest.raises(ValueError, match="runs once"):
         trainer.fit(DATA, ema_decay=0.9)
-    assert trainer._fitting.ema_decay is None
+    assert trainer._session.spec.options.ema_decay is None
 
 
 def test_schedulers_do_not_fail_after_the_charge() -> None:

@@ -23,7 +23,7 @@ from dperm._extras import needed
 from dperm._types import Array
 from dperm.influence.linear import admit_indices
 from dperm.torch.data.records import TorchRecords
-from dperm.torch.engine.evaluation_mode import evaluating
+from dperm.torch.engine.ordinary_losses import evaluating
 from dperm.torch.tensors.nested import FAILURES, batch_size, call_model, tensors
 
 with needed("torch", "The influence of records on a network"):

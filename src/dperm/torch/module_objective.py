@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -14,26 +13,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dperm._family import written_here
-from dperm.objectives import PrivacyUnit
+from dperm.objectives import RECORD, PrivacyUnit
 from dperm.objectives.facts import PublicFacts
 from dperm.privacy.events import Relation
 from dperm.torch.data.collation import Ragged, grouped
 from dperm.torch.data.records import NOBODY, TorchRecords
 from dperm.torch.engine import Apart, TorchPass
-from dperm.torch.engine.evaluation_mode import evaluating
 from dperm.torch.engine.model_state import Snapshot
-from dperm.torch.independence.agreement import disagreement
-from dperm.torch.independence.refusals import reason_to_refuse, refuse_hooks
-from dperm.torch.independence.tested import mixing
+from dperm.torch.engine.ordinary_losses import OrdinaryLosses, hessian_product
+from dperm.torch.independence.inspection import Inspection, refuse_modules
 from dperm.torch.parameters.flat_parameters import FlatParameters
-from dperm.torch.tensors.global_randomness import kept_states
-from dperm.torch.tensors.nested import batch_size, call_model, map_tensors, packed, shapes, take
+from dperm.torch.tensors.nested import size_of, take
 
 if TYPE_CHECKING:
     from dperm.torch.parameters.fully_sharded import ShardedParameters
-
-_COMPARED, _LOOKED_AT = 8, 16  # records on which gradients are compared with autograd's; where mixing is looked for
-_REMEMBERED = 256  # shapes whose check is not repeated
 
 
 class Independence(StrEnum):
@@ -54,7 +47,7 @@ class ModuleObjective:
     The model and the loss see one record at a time (`dperm.torch.engine`), so that no record can influence another's gradient.
     Before the first pass, and after every change of the model's modes, layers or input shapes, losses and gradients of up to 8
     records are compared with those of one ordinary batch: a model that was meant to mix records is told so. `relation`,
-    `public_size` and `max_rows_per_unit` (records are persons of so many rows at most) are public facts for plans; `autocast`
+    `public_size` and `unit` (what a record is) are public facts for plans; `autocast`
     names a narrower type for the forward. With `independence` "tested" the model sees whole batches, and that it keeps records
     apart is looked at and otherwise the caller's assumption.
 
@@ -72,20 +65,16 @@ class ModuleObjective:
         relation: Relation | str = Relation.ADD_OR_REMOVE_ONE,
         public_size: int | None = None,
         autocast: torch.dtype | None = None,
-        max_rows_per_unit: int | None = None,
+        unit: PrivacyUnit = RECORD,
         independence: Independence | str = "proved",
     ) -> None:
         if not isinstance(model, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"Expected model to be a torch.nn.Module, got {type(model).__name__}.")
         if not callable(loss_fn):
             raise TypeError(f"Expected loss_fn to be callable, got {loss_fn!r}.")
+        refuse_modules(model)
         self.model = model
-        self._refuse()
-        self.loss_fn = loss_fn
-        self.relation = Relation(relation)
-        self.public_size = public_size
-        self.autocast = autocast
-        self.max_rows_per_unit = max_rows_per_unit
+        self.relation, self.public_size, self.unit = Relation(relation), public_size, unit
         #: the same as `flat`, where each rank has a part of each parameter
         self.shards = _shards(model)
         self.flat: FlatParameters = self.shards or FlatParameters(model)
@@ -95,12 +84,11 @@ class ModuleObjective:
                 "Parameters that are sharded are gathered for a whole batch: that the model keeps records apart can only be "
                 'tested. Pass independence="tested" to take it as an assumption of yours, which the certificate states.'
             )
-        #: whatever may keep something of records: of a loss that is a method, its object too
-        self.roots = (model, loss_fn, getattr(loss_fn, "__self__", None))
-        self.engine = Apart(self.roots, self.ordinary_losses, self.flat)
-        self._checked: set[Any] = set()
+        self._tested = self.independence is Independence.TESTED
+        self.losses = OrdinaryLosses(model, loss_fn, self.flat, autocast)
+        self.engine = Apart(self.losses.roots, self.losses, self.flat)
+        self.inspection = Inspection(self.engine, self.losses, self._tested)
         self._at: Any = None  # the parameters of this step
-        self._shared: tuple[Any, Any] | None = None  # records that all ranks have, where parameters are sharded
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -133,7 +121,7 @@ class ModuleObjective:
             relation=self.relation,
             public_size=self.public_size,
             rank_one=False,
-            unit=PrivacyUnit(self.max_rows_per_unit),
+            unit=self.unit,
         )
 
     @property
@@ -155,176 +143,47 @@ class ModuleObjective:
             self._at = theta
             self.engine.draws.next_step()
         if batch is NOBODY:  # every rank runs the model as often as the others
-            assert self._shared is not None
-            one, (inputs, targets) = torch.tensor([0]), self._shared
-            size = self._size(inputs, targets)
+            assert self.inspection.sample is not None
+            one, (inputs, targets) = torch.tensor([0]), self.inspection.sample
+            size = size_of(inputs, targets)
             return self._evaluate((take(inputs, one, size), take(targets, one, size)), True).of_nobody()
         return self._evaluate(batch, norms_only)
 
     def evaluate(self, inputs: Any, targets: Any, *, norms_only: bool = False) -> TorchPass:
         """The pass at the model's current parameters. With `norms_only` it has norms and losses, and holds no gradients."""
+        self.flat.check()
         self.engine.draws.next_step()
         return self._evaluate((inputs, targets), norms_only)
 
     def _evaluate(self, batch: Any, norms_only: bool) -> TorchPass:
         if isinstance(batch, Ragged):
-            return self.run(batch, batch.size, norms_only=norms_only)
-        self.prepare(*batch)
-        return self.run(batch, self._size(*batch), norms_only=norms_only)
+            size = batch.size
+        else:
+            if not self.engine.charged:
+                self.inspection.look(*batch)
+            size = size_of(*batch)
+        return self.engine.evaluate(batch, size, norms_only=norms_only, beside=self._tested)
 
-    def run(self, batch: Any, size: int, *, norms_only: bool = False) -> TorchPass:
-        """The pass over a batch (inputs, targets) or `Ragged`, without any look at its records."""
-        beside = self.independence is Independence.TESTED
-        return self.engine.evaluate(batch, size, norms_only=norms_only, beside=beside)
+    def prepare(self, inputs: Any, targets: Any) -> None:
+        """Look at how the model treats some of these records, unless that was done for these modules, modes and shapes, or the
+        run is charged. ValueError where something is wrong, with what to do."""
+        self.flat.check()
+        if not self.engine.charged:
+            self.inspection.look(inputs, targets)
 
     def hessian_product(self, theta: Tensor, records: TorchRecords, vector: NDArray[np.float64]) -> NDArray[np.float64]:
         """(Σ ∇²ℓ_i)·v (p,) at θ, of the model in evaluation mode; leaves the model at θ. Twice the memory of a training step."""
         if self.flat.sharded:
             raise TypeError("Expected parameters whole on one device for second derivatives, got sharded ones.")
-        buffer, parameters = self.flat.buffer, self.flat.parameters
         self.flat.put(theta)
-        parts = list(self.flat.parts(torch.as_tensor(vector).to(buffer)))
-        total = torch.zeros_like(buffer)
-        with self._looking(), evaluating(self.model), self._in_full_precision():
-            for _, inputs, targets in (group for batch in records.batches() for group in grouped(batch, 0)):
-                losses = self.ordinary_losses(inputs, targets).sum()
-                slopes = torch.autograd.grad(losses, parameters, create_graph=True, materialize_grads=True)
-                along = torch.stack([(slope * part).sum() for slope, part in zip(slopes, parts, strict=True)]).sum()
-                if along.requires_grad:  # not that of a loss without curvature
-                    curved = torch.autograd.grad(along, parameters, materialize_grads=True)
-                    total += torch.cat([part.flatten() for part in curved])
-        return total.double().cpu().numpy()
-
-    def share_sample(self, inputs: Any, targets: Any) -> None:
-        """Records that all ranks have, where parameters are sharded: the model is checked on them."""
-        self._shared = inputs, targets
-
-    def prepare(self, inputs: Any, targets: Any) -> None:
-        """Compare losses and gradients of some of these records with those of one ordinary batch, unless that was done for
-        these modules, modes and shapes, or the run is charged.
-
-        ValueError where they differ, with what to do. Leaves parameters, buffers and random state as they were.
-        """
-        self.flat.check()
-        if self.flat.sharded and self._shared is not None:
-            inputs, targets = self._shared  # all ranks look at the same records, or they would wait for each other
-        key = self._key(inputs)
-        if key in self._checked or self.engine.charged:
-            return
-        self._refuse()
-        size = self._size(inputs, targets)
-        beside = self.independence is Independence.TESTED
-        chosen = torch.linspace(0, size - 1, min(size, _LOOKED_AT if beside else _COMPARED)).round().long()
-        some = take(inputs, chosen, size), take(targets, chosen, size)
-        if not beside:
-            refuse_hooks(self.flat.leaves, self.flat.names)
-        with self._looking(), self._in_full_precision():
-            problem = None
-            if beside:
-                problem = mixing(self.engine, *some, len(chosen))
-            problem = problem or disagreement(self.engine, *some, len(chosen), beside=beside)
-        if problem is not None:
-            raise ValueError(problem)
-        if moving := self.engine.snapshot().uncopied:
-            kinds = ", ".join(dict.fromkeys(moving))
-            raise ValueError(
-                f"The model or the loss keeps what cannot be put back after each pass ({kinds}): draw from the global "
-                "generators, and keep no iterators."
-            )
-        if len(self._checked) >= _REMEMBERED:
-            self._checked.clear()
-        self._checked.add(key)
-
-    @torch.no_grad()
-    def check_targets(self, inputs: Any, chunks: Iterable[Any]) -> None:
-        """ValueError, naming the record, for a target that the loss does not take, or takes to no finite number: with the
-        outputs of the first of these inputs, whatever the record is."""
-        first = take(inputs, torch.tensor([0]), self._size(inputs, inputs))
-        with self._looking(), self._in_full_precision(), evaluating(self.model):
-            # on the host: a loss that fails on a device may stop the device
-            with torch.enable_grad():  # which a penalty on gradients needs
-                outputs = call_model(self.model, packed(first))
-            outputs, start = map_tensors(lambda tensor: tensor.detach().cpu(), outputs), 0
-            for chunk in chunks:
-                targets = map_tensors(Tensor.cpu, chunk)
-                count = batch_size(targets) or 0
-                nobody = torch.zeros(count, dtype=torch.long)
-                if self._problem(take(outputs, nobody, 1), targets) is not None:
-                    for place in range(count):
-                        if problem := self._problem(outputs, take(targets, torch.tensor([place]), count)):
-                            raise ValueError(f"The target of record {start + place} cannot be trained on: {problem}.")
-                start += count
-
-    @contextlib.contextmanager
-    def _looking(self) -> Iterator[None]:
-        """Within the block the model and the global generators may change: they are put back."""
-        kept = self.engine.snapshot()
-        # other kernels round otherwise
-        with kept_states(self.flat.device), torch.backends.cudnn.flags(allow_tf32=False):
-            try:
-                yield
-            finally:
-                self.flat.rest()
-                kept.restore()
-
-    def _problem(self, outputs: Any, targets: Any) -> str | None:
-        """What the loss says against these targets."""
-        try:
-            return None if bool(torch.isfinite(self.loss_fn(outputs, targets)).all()) else "its loss is not finite"
-        except IndexError as error:  # what a class number out of range gives
-            return str(error).removesuffix(".")
-        except (RuntimeError, ValueError, KeyError, TypeError) as error:
-            # on the host, a loss whose weights are on a device fails by that
-            return None if self.flat.device.type != "cpu" else str(error).removesuffix(".")
+        groups = (group for batch in records.batches() for group in grouped(batch, 0))
+        with self.inspection.looking():
+            product = hessian_product(self.losses, groups, torch.as_tensor(vector).to(self.flat.buffer))
+        return product.double().cpu().numpy()
 
     def snapshot(self) -> Snapshot:
         """What the model and the loss keep besides the trainable parameters."""
         return self.engine.snapshot()
-
-    @contextlib.contextmanager
-    def _in_full_precision(self) -> Iterator[None]:
-        narrow, self.autocast = self.autocast, None
-        try:
-            yield
-        finally:
-            self.autocast = narrow
-
-    def _key(self, inputs: Any) -> Any:
-        """What rules and layouts depend on: modules, their modes, what is trainable, and shapes short of the batch size."""
-        modules = tuple((id(module), type(module), module.training) for module in self.model.modules())
-        parameters = tuple((id(parameter), parameter.requires_grad) for parameter in self.model.parameters())
-        return modules, parameters, tuple(shape if shape is None else shape[1:] for shape in shapes(inputs))
-
-    def _refuse(self) -> None:
-        for name, module in self.model.named_modules():
-            if reason := reason_to_refuse(module):
-                raise ValueError(f"{name or 'The model'} ({type(module).__name__}) cannot be trained privately: {reason}.")
-
-    def _size(self, inputs: Any, targets: Any) -> int:
-        size = batch_size(inputs)
-        if not size:
-            raise ValueError(f"Expected a batch of at least one record, got {size}.")
-        other = batch_size(targets)
-        if other is not None and other != size:
-            raise ValueError(f"Expected as many targets as inputs, got {other} and {size}.")
-        return size
-
-    def ordinary_losses(self, inputs: Any, targets: Any) -> Tensor:
-        """The losses (b,) of records as the model and the loss give them to one ordinary batch, with a graph."""
-        inputs, targets = packed(inputs), packed(targets)
-        if self.autocast is None:
-            losses = self.loss_fn(call_model(self.model, inputs), targets)
-        else:
-            with torch.autocast(self.flat.device.type, dtype=self.autocast):
-                losses = self.loss_fn(call_model(self.model, inputs), targets)
-        size = self._size(inputs, targets)
-        shape = tuple(getattr(losses, "shape", ()))
-        if shape != (size,):
-            raise ValueError(
-                f"Expected loss_fn to give one loss per record, shape ({size},), got {shape}: use reduction='none' and "
-                "average over everything but the first axis. For one record, squeeze() drops that axis, too: name another."
-            )
-        return losses.to(torch.promote_types(self.flat.dtype, torch.float32))
 
 
 def per_example(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], **facts: Any) -> ModuleObjective:

@@ -13,7 +13,7 @@ from helpers.catalogue.common import ADD, BUDGET, REPLACE, SIZE, Entry, gradient
 
 def entries() -> Iterator[Entry]:
     for relation in (ADD, REPLACE):
-        facts = {"features": 3, "public_size": SIZE, "relation": relation, "intercept_scale": 0.2, "max_rows_per_unit": 3}
+        facts = {"features": 3, "public_size": SIZE, "relation": relation, "intercept_scale": 0.2, "unit": PrivacyUnit(3)}
         for name, loss, method in (
             ("objective", Logistic(), Objective(strong_convexity=8.0)),
             ("objective, less regularisation", Logistic(), Objective(strong_convexity=6.0)),

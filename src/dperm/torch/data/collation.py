@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from dperm.torch.data.labelled_items import Paired
 from dperm.torch.tensors.global_randomness import fresh_seed, seed_all
-from dperm.torch.tensors.nested import batch_size, map_tensors, padded, take, tensors, with_items
+from dperm.torch.tensors.nested import batch_size, map_tensors, padded, take, tensors, with_items, with_tensors
 
 
 class Ragged(list[tuple[Tensor, Any, Any]]):
@@ -223,8 +223,7 @@ def _made_of(value: Any) -> Any:
 
 
 def _stacked(records: Sequence[Any]) -> Any:
-    columns = iter([torch.cat(parts) for parts in zip(*map(tensors, records), strict=True)])
-    return map_tensors(lambda _: next(columns), records[0])
+    return with_tensors(records[0], [torch.cat(parts) for parts in zip(*map(tensors, records), strict=True)])
 
 
 def grouped(batch: Any, size: int) -> list[tuple[Tensor, Any, Any]]:

@@ -80,7 +80,7 @@ class PersonRecords(TorchRecords):
         self._person = number
         self.most = most
         if most > 1:
-            remind_of_persons(self._size, len(number), stacklevel=5)
+            remind_of_persons(self._size, len(number), stacklevel=9)
         self._chosen, self._starts = spread_rows(number, np.ones(len(number), dtype=np.bool_), self._size, most)
         self._width = 1
 

@@ -3,7 +3,8 @@
 `isolated` runs a batch. `tracing` says what a run does with each call of torch's functions; `special_functions` handles those
 that read, draw or look around, and `rules` those whose per-example gradients have a cheap form (`gradient_forms`).
 `scalar_reads` and `randomness` handle values that Python reads and random draws; `model_state` puts back what a pass changed;
-`gradient_pass` is the result. `whole_batch` is for models whose independence is only tested (`dperm.torch.independence`).
+`gradient_pass` is the result. `ordinary_losses` calls the model and the loss, and has second derivatives. `whole_batch` is for
+models whose independence is only tested (`dperm.torch.independence`).
 """
 
 from dperm.torch.engine import rules

@@ -11,20 +11,9 @@ import torch
 from torch import Tensor
 
 from dperm.objectives.per_example import Pass
-from dperm.torch.engine.gradient_forms import Form
-from dperm.torch.engine.layer_taps import Tape
+from dperm.torch.engine.layer_taps import Partial
 from dperm.torch.parameters.flat_parameters import FlatParameters
 from dperm.torch.tensors.buffers import Leases
-
-
-@dataclass(frozen=True)
-class Partial:
-    """What one run leaves, of all its records: `losses` (k,), squared norms `squares` (k, groups), and the forms of
-    gradients."""
-
-    losses: Tensor
-    squares: Tensor
-    forms: Sequence[Form | None]
 
 
 @dataclass(frozen=True)
@@ -115,28 +104,3 @@ def _picked(size: int, parts: Sequence[tuple[Part, Tensor]]) -> Tensor:
     for part, values in parts:
         whole[part.records] = values
     return whole
-
-
-def collected(tape: Tape, flat: FlatParameters, losses: Tensor, norms_only: bool) -> Partial:
-    """What the tape of one run holds, once its backward has run."""
-    tape.finish()
-    squares = torch.zeros(tape.size, len(flat.groups), dtype=torch.float64, device=losses.device)
-    for group, values in tape.squares:
-        squares[:, group] += values
-    squares = squares.to(losses.dtype)
-    # squares below the smallest normal number may be gone, one for each parameter: norms are never understated
-    squares += torch.tensor(_tiny(flat), dtype=squares.dtype, device=squares.device)
-    # a record whose gradient is not finite contributes zero; so does one whose norm overflows
-    bad = ~torch.isfinite(squares.sum(1))
-    if bool(bad.any()):
-        tape.drop(bad)
-        squares[bad] = 0.0
-    return Partial(losses, squares, [] if norms_only else [tape.forms.get(parameter) for parameter in flat.leaves])
-
-
-def _tiny(flat: FlatParameters) -> list[float]:
-    """By group, what squares of its parameters may lose to underflow."""
-    sizes = [0] * len(flat.groups)
-    for parameter, group in zip(flat.parameters, flat.group_index, strict=True):
-        sizes[group] += parameter.numel()
-    return [4 * size * torch.finfo(flat.dtype).tiny for size in sizes]

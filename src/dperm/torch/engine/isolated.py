@@ -19,8 +19,8 @@ from torch.autograd.graph import disable_saved_tensors_hooks
 from dperm.release import alignment
 from dperm.torch.data.collation import grouped
 from dperm.torch.engine.gradient_forms import Dense
-from dperm.torch.engine.gradient_pass import Part, Partial, TorchPass, collected, nobody
-from dperm.torch.engine.layer_taps import Tape
+from dperm.torch.engine.gradient_pass import Part, TorchPass, nobody
+from dperm.torch.engine.layer_taps import Partial, Tape
 from dperm.torch.engine.model_state import Snapshot
 from dperm.torch.engine.randomness import Draws
 from dperm.torch.engine.scalar_reads import Parting, Way
@@ -28,7 +28,7 @@ from dperm.torch.engine.tracing import Alone, InStep, OutsideError, RefusedError
 from dperm.torch.engine.whole_batch import Beside
 from dperm.torch.parameters.flat_parameters import FlatParameters
 from dperm.torch.tensors.buffers import Leases, Pool
-from dperm.torch.tensors.nested import FAILURES, map_tensors, padded, tensors
+from dperm.torch.tensors.nested import FAILURES, map_tensors, padded, tensors, with_tensors
 from dperm.torch.tensors.user_code_errors import in_short
 
 
@@ -128,6 +128,15 @@ class Apart:
         fixed = self.snapshot().left_out | {leaf.untyped_storage().data_ptr() for leaf in self.flat.leaves}
         tape = Tape(1, self.flat, True, self.pool)
         return Alone(None, tape, self.flat.leaves, Way(torch.arange(1)), self.draws, fixed=fixed)
+
+    @contextlib.contextmanager
+    def paid_for(self, secret: bool) -> Iterator[None]:
+        """Within the block a run is charged, with draws that are `secret`: what is wrong with a record is not said any more."""
+        self.draws.secret, self.charged = secret, True
+        try:
+            yield
+        finally:
+            self.draws.secret, self.charged = True, False
 
     @contextlib.contextmanager
     def as_it_was(self) -> Iterator[None]:
@@ -291,7 +300,7 @@ class _Evaluation:
         if outside := [name for name, slope in zip(flat.names, stray, strict=True) if slope is not None]:
             raise OutsideError(f"{', '.join(outside[:3])}: used where torch's functions do not see it.")
         with torch.no_grad():
-            return collected(tape, flat, losses.detach(), self._norms_only)
+            return tape.collected(losses.detach())
 
     def _own_buffers(self, run: Run) -> None:
         """Buffers of each record's own, for models that write into them; they are put back with all else that the model keeps."""
@@ -316,7 +325,7 @@ class _Evaluation:
                 raise
             tape, losses = self._tape(1), torch.zeros(1, dtype=flat.dtype, device=flat.device)
         with torch.no_grad():
-            partial = collected(tape, flat, losses.detach(), self._norms_only)
+            partial = tape.collected(losses.detach())
         self.parts.append(Part(batch.records, partial))
 
     def _slopes_alone(self, batch: _Batch, way: Way, physical_size: int | None) -> tuple[Tape, Tensor]:
@@ -339,7 +348,8 @@ class _Evaluation:
         """The loss of one record (), as a batch of which `mine` are the tensors; the list is emptied."""
         run.way.begin()
         run.watch(mine)
-        inputs, targets = map_tensors(lambda _: mine.pop(0), (batch.inputs, batch.targets))
+        inputs, targets = with_tensors((batch.inputs, batch.targets), mine)
+        mine.clear()
         with run:
             loss = self._engine.losses(inputs, targets)[0]
         del inputs, targets

@@ -7,7 +7,8 @@ layer's input are freed with the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +20,16 @@ from dperm.torch.tensors.buffers import Pool
 
 #: (output gradient, *saved) → (parameter, form) pairs
 Reader = Callable[..., Iterable[tuple[nn.Parameter, Form]]]
+
+
+@dataclass(frozen=True)
+class Partial:
+    """What one run leaves, of all its records: `losses` (k,), squared norms `squares` (k, groups), and the forms of
+    gradients."""
+
+    losses: Tensor
+    squares: Tensor
+    forms: Sequence[Form | None]
 
 
 class Tape:
@@ -57,11 +68,24 @@ class Tape:
             if len(pending) == self._uses[parameter]:
                 self._finish(parameter, self._pending.pop(parameter))
 
-    def finish(self) -> None:
-        """Parameters with uses that no loss depends on."""
+    def collected(self, losses: Tensor) -> Partial:
+        """What the run has left, once its backward has run: uses that no loss depends on have come to nothing."""
         for parameter, pending in self._pending.items():
             self._finish(parameter, pending)
         self._pending.clear()
+        squares = torch.zeros(self.size, len(self.flat.groups), dtype=torch.float64, device=losses.device)
+        for group, values in self.squares:
+            squares[:, group] += values
+        squares = squares.to(losses.dtype)
+        # squares below the smallest normal number may be gone, one for each parameter: norms are never understated
+        squares += torch.tensor(_tiny(self.flat), dtype=squares.dtype, device=squares.device)
+        # a record whose gradient is not finite contributes zero; so does one whose norm overflows
+        bad = ~torch.isfinite(squares.sum(1))
+        if bool(bad.any()):
+            self._drop(bad)
+            squares[bad] = 0.0
+        forms = [] if self.norms_only else [self.forms.get(parameter) for parameter in self.flat.leaves]
+        return Partial(losses, squares, forms)
 
     def _finish(self, parameter: nn.Parameter, pending: list[Form]) -> None:
         form = total(pending)
@@ -72,7 +96,7 @@ class Tape:
             settled = self.forms[parameter] = form.settled(self.scratch)
         self.squares.append((self.flat.group_of[parameter], settled.squares()))
 
-    def drop(self, bad: Tensor) -> None:
+    def _drop(self, bad: Tensor) -> None:
         """Zero the contributions of the records in `bad` (b,): 0·nan is nan, so a factor of 0 is not enough."""
         for parameter, form in self.forms.items():
             self.forms[parameter] = form.without(bad)
@@ -98,3 +122,11 @@ class _Tap(torch.autograd.Function):
             # detached: a view of a saved output would hold the graph, and the graph holds this tape
             ctx.tape.add(ctx.reader(gradient.detach(), *(tensor.detach() for tensor in ctx.saved_tensors)))
         return gradient, None, None, None, *[None] * ctx.count
+
+
+def _tiny(flat: FlatParameters) -> list[float]:
+    """By group, what squares of its parameters may lose to underflow."""
+    sizes = [0] * len(flat.groups)
+    for parameter, group in zip(flat.parameters, flat.group_index, strict=True):
+        sizes[group] += parameter.numel()
+    return [4 * size * torch.finfo(flat.dtype).tiny for size in sizes]

@@ -1,7 +1,7 @@
 """All records of a batch in one ordinary run: for what no record can run by itself, such as parameters that FSDP gathers.
 
 Nothing here keeps a record from seeing another. That the model does not mix them is tested
-(`dperm.torch.independence.tested`), and is the caller's assumption.
+(`dperm.torch.independence.agreement`), and is the caller's assumption.
 """
 
 from __future__ import annotations

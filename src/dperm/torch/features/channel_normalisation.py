@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dperm import _validate as check
 from dperm._remind import remind_of_delta, remind_of_size
-from dperm.privacy import Assumption, Certificate, Gaussian, Relation
+from dperm.privacy import Assumption, Certificate, Gaussian, Provenance, Relation
 from dperm.privacy.certificates import assumptions as statements
 from dperm.release import GaussianNoise
 from dperm.torch.ranks import RankError, Ranks
@@ -81,11 +81,7 @@ def private_channel_statistics(
 
     Raises ValueError or TypeError for anything unusable before anything is charged.
     """
-    if not features.is_floating_point():
-        raise TypeError(f"Expected features of floating-point numbers, got {features.dtype}.")
-    if features.ndim != 4 or 0 in features.shape[1:]:
-        raise ValueError(f"Expected features (n, K, h, w), got {tuple(features.shape)}.")
-    records, channels = features.shape[:2]
+    records, channels = _size_of(features)
     units = _units(scale, channels).to(features.device)
     relation = Relation(relation)
     size = _size(public_size, records, relation)
@@ -98,22 +94,8 @@ def private_channel_statistics(
     floor = check.positive("floor", floor)
     event = Gaussian(check.positive("noise_multiplier", noise_multiplier), relation)
     channel = open_channel(random_state, features.device, label=label)
-    certificate = Certificate.issue(
-        mechanism="normalisation of channels",
-        event=event,
-        delta=check.fraction("delta", delta),
-        paper="Tramèr and Boneh 2021; Gaussian noise: Balle and Wang 2018",
-        assumptions=_assumptions(moments, size if relation is Relation.ADD_OR_REMOVE_ONE else None),
-        public_facts={
-            "channels": channels,
-            "scale": units.tolist(),
-            "clipping_norm": moments.clipping_norm,
-            "floor": floor,
-            "public_size": size,
-        },
-        not_charged=_NOT_CHARGED,
-        provenance=channel.provenance,
-    )
+    facts = {"channels": channels, "scale": units.tolist(), "clipping_norm": moments.clipping_norm, "floor": floor}
+    certificate = _certificate(event, check.fraction("delta", delta), moments, size, facts, channel.provenance)
     query = moments.total(features, units)
     asked = {"event": event, "relation": relation, "label": label, "random_state": told_of(random_state)}
     _refuse_others(query, {**certificate.public_facts, **asked})
@@ -125,6 +107,30 @@ def private_channel_statistics(
     mean, square = sums[:channels] / size, sums[channels : 2 * channels] / size
     variance = (square - mean.square()).clamp_min(max(floor**2, noise_std / size))
     return ChannelStatistics(mean * units, variance.sqrt() * units, float(size), certificate)
+
+
+def _size_of(features: Tensor) -> tuple[int, int]:
+    """How many records and channels there are."""
+    if not features.is_floating_point():
+        raise TypeError(f"Expected features of floating-point numbers, got {features.dtype}.")
+    if features.ndim != 4 or 0 in features.shape[1:]:
+        raise ValueError(f"Expected features (n, K, h, w), got {tuple(features.shape)}.")
+    return features.shape[0], features.shape[1]
+
+
+def _certificate(
+    event: Gaussian, delta: float, moments: _ClippedMoments, size: int | None, facts: dict[str, Any], provenance: Provenance
+) -> Certificate:
+    return Certificate.issue(
+        mechanism="normalisation of channels",
+        event=event,
+        delta=delta,
+        paper="Tramèr and Boneh 2021; Gaussian noise: Balle and Wang 2018",
+        assumptions=_assumptions(moments, size if event.relation is Relation.ADD_OR_REMOVE_ONE else None),
+        public_facts={**facts, "public_size": size},
+        not_charged=_NOT_CHARGED,
+        provenance=provenance,
+    )
 
 
 def _refuse_others(query: Tensor, settings: dict[str, Any]) -> None:

@@ -1,4 +1,5 @@
-"""Whether a model gives its records the losses and gradients that it gives them in one ordinary batch.
+"""Whether a model gives its records the losses and gradients that it gives them in one ordinary batch; and whether such a batch
+seems to keep them apart, where nothing makes it.
 
 No privacy rests on it: the engine's gradients are those of records by themselves. A model that was written to compare
 records, such as one with batch statistics, would silently become another one; and PyTorch's own batching rules may have
@@ -8,6 +9,7 @@ faults.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +22,12 @@ from dperm.torch.engine.isolated import Apart, slopes
 from dperm.torch.engine.tracing import RefusedError
 from dperm.torch.independence.refusals import refusing_shared_calls
 from dperm.torch.parameters.flat_parameters import FlatParameters
-from dperm.torch.tensors.global_randomness import global_states, kept_states
-from dperm.torch.tensors.nested import FAILURES, map_tensors
+from dperm.torch.tensors.global_randomness import fresh_seed, global_states, kept_states, seed_all
+from dperm.torch.tensors.nested import FAILURES, map_tensors, take
 from dperm.torch.tensors.user_code_errors import in_short
 
 _NORMS = 2  # records whose gradients are compared by themselves
+_EXCHANGED = 4  # records that are exchanged, one at a time, where mixing is looked for
 
 _MIXES = (
     "One record's loss depends on another record: the model and the loss give it another loss in a batch than alone. A layer or "
@@ -162,3 +165,57 @@ def _moved(flat: FlatParameters, share: float = 0.1) -> Iterator[None]:
         with torch.no_grad():
             for parameter, before in zip(stored, kept, strict=True):
                 parameter.copy_(before)
+
+
+def mixing(engine: Apart, inputs: Any, targets: Any, size: int) -> str | None:
+    """What shows that records are mixed, or None: a record's loss changes when another is exchanged, when the batch is turned
+    round, or when some are left out. In evaluation mode, here and with parameters moved by a tenth of their size."""
+    flat = engine.flat
+    kept = engine.snapshot()
+    modes = {module: module.training for module in engine.model.modules()}
+    stored = flat.stored()
+    before = [part.clone() for part in stored]
+    with kept_states(flat.device), torch.no_grad():
+        try:
+            for module in modes:
+                module.training = False
+            for share in (0.0, 0.1):
+                seed_all(flat.agreed(fresh_seed()))
+                for part, was in zip(stored, before, strict=True):
+                    part.add_(torch.randn_like(was), alpha=share * (float(was.square().mean().sqrt()) or 0.1))
+                if found := _mixed(engine, inputs, targets, size):
+                    return found
+        finally:
+            flat.rest()
+            for part, was in zip(stored, before, strict=True):
+                part.copy_(was)
+            for module, mode in modes.items():
+                module.training = mode
+            kept.restore()
+    return None
+
+
+def _mixed(engine: Apart, inputs: Any, targets: Any, size: int) -> str | None:
+    def losses(places: list[int]) -> Tensor:
+        chosen = torch.tensor(places)
+        return engine.losses(take(inputs, chosen, size), take(targets, chosen, size))
+
+    everyone = list(range(size))
+    whole = losses(everyone)
+    scale = float(whole.abs().mean()) or 1.0  # losses that happen to be near zero are as far apart as others by rounding
+    close = functools.partial(_close, scale=scale)
+    for place in range(0, size, max(1, size // _EXCHANGED)):
+        others = [index for index in everyone if index != place]
+        exchanged = [(place + 1) % size if index == place else index for index in everyone]
+        if not close(losses(exchanged)[others], whole[others]):
+            return "One record's loss depends on another record: a layer or the loss mixes the records of a batch."
+    if not close(losses(everyone[::-1]), whole.flip(0)):
+        return "One record's loss depends on its place in the batch."
+    if not close(losses(everyone[:1]), whole[:1]) or not close(losses(everyone[: (size + 1) // 2]), whole[: (size + 1) // 2]):
+        return "One record's loss depends on how many records there are: leave the division by the batch size to the trainer."
+    return None
+
+
+def _close(first: Tensor, second: Tensor, *, scale: float) -> bool:
+    coarse = 1e-4 if first.dtype == torch.float32 else 1e-9
+    return torch.allclose(first, second, rtol=coarse, atol=coarse * scale, equal_nan=True)

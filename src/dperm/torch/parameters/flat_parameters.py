@@ -163,7 +163,7 @@ class FlatParameters:
     def filled(self, fills: Iterable[Callable[[Tensor], None] | None], device: torch.device) -> Tensor:
         """(p,) what each of these adds to its parameter's part of a vector of zeros."""
         out = torch.zeros(self.size, dtype=self.dtype, device=device)
-        for fill, part in zip(fills, self.parts(out), strict=True):
+        for fill, part in zip(fills, list(self.parts(out)), strict=True):
             if fill is not None:
                 fill(part)
         return out

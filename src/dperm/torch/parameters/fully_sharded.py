@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from dperm.torch.parameters.flat_parameters import FlatParameters
 from dperm.torch.ranks import Ranks
-from dperm.torch.tensors.nested import local, map_tensors, tensors
+from dperm.torch.tensors.nested import local, map_tensors, tensors, with_tensors
 
 _TOGETHER = 1 << 22  # numbers of sums that are exchanged at once: fewer would wait for the network each time
 
@@ -237,8 +237,7 @@ class ShardedParameters(FlatParameters):
             for group, then in zip(optimizer.param_groups, saved["optimizer"]["param_groups"], strict=True):
                 group.update({name: value for name, value in then.items() if name != "params"})
         rows = [[local(state["vectors"][f"{number}.{name}"]).flatten() for name in self.names] for number in range(len(like))]
-        vectors = map(torch.cat, rows)
-        return map_tensors(lambda _: next(vectors), saved["update"])
+        return with_tensors(saved["update"], map(torch.cat, rows))
 
     def _state(self, optimizer: torch.optim.Optimizer | None, vectors: Sequence[Tensor]) -> dict[str, Any]:
         """`optimizer` has taken a step: one that has not would be given one, of zeros."""

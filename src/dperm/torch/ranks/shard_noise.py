@@ -12,7 +12,7 @@ from torch import Tensor
 from dperm.release import Noise, Source
 from dperm.release.source import in_earnest
 from dperm.torch.ranks.group import Ranks
-from dperm.torch.ranks.rank_noise import RankSource
+from dperm.torch.ranks.rank_channel import RankSource
 
 
 class Shards(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -90,6 +90,12 @@ def tensors(value: Any) -> list[Tensor]:
     return collected
 
 
+def with_tensors(value: Any, others: Iterable[Tensor]) -> Any:
+    """`value` with these in place of its tensors, in order."""
+    waiting = iter(others)
+    return map_tensors(lambda _: next(waiting), value)
+
+
 class Padded(NamedTuple):
     """A packed sequence with its records along the first axis: values (b, T, ...), lengths (b,)."""
 
@@ -129,6 +135,17 @@ def batch_size(value: Any) -> int | None:
         return value.shape[0] if value.dim() else None
     items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
     return next((size for item in items if (size := batch_size(item)) is not None), None)
+
+
+def size_of(inputs: Any, targets: Any) -> int:
+    """How many records a batch has. ValueError where it has none, or another number of targets."""
+    size = batch_size(inputs)
+    if not size:
+        raise ValueError(f"Expected a batch of at least one record, got {size}.")
+    other = batch_size(targets)
+    if other is not None and other != size:
+        raise ValueError(f"Expected as many targets as inputs, got {other} and {size}.")
+    return size
 
 
 def take(value: Any, records: Tensor, size: int) -> Any:

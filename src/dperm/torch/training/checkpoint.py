@@ -1,4 +1,4 @@
-"""Checkpoints that survive being killed: a folder per step, written beside, synced, and renamed into place.
+"""Checkpoints of a run that survive being killed: a folder per step, written beside, synced, and renamed into place.
 
 Tensors are in safetensors, everything else in JSON; nothing is pickled. No random state is stored: noise is never made
 twice.
@@ -17,6 +17,9 @@ from torch import Tensor
 
 from dperm._extras import needed
 from dperm._files import HeldError, Lock, this_process
+from dperm.torch.ranks import Ranks
+from dperm.torch.training.settings import TrainingSpec
+from dperm.torch.training.training_run import PrivateRun
 
 with needed("safetensors", "A checkpoint"):
     from safetensors.torch import load_file, save_file
@@ -25,6 +28,75 @@ _TENSORS, _STATE = "tensors.safetensors", "state.json"
 _PREFIX, _WRITING, _LOCK = "step-", ".writing-", ".lock"
 PARTS = "parts"  # the folder of what each rank wrote, where parameters are sharded
 _FORMAT = 2
+
+
+class RunFolder:
+    """The folder that a run writes its checkpoints to, for this run alone from `latest` to `close`."""
+
+    def __init__(self, path: Path, spec: TrainingSpec, ranks: Ranks) -> None:
+        self.path, self._spec, self._ranks = path, spec, ranks
+        self._lock: Lock | None = None
+
+    def latest(self) -> Path | None:
+        """The newest checkpoint, of a folder that can be written to, and which this run holds from now on."""
+
+        def held() -> Path | None:
+            probe(self.path, self._contents(None))
+            self._lock = hold(self.path)
+            return latest(self.path)
+
+        return self._ranks.first(held)
+
+    def close(self) -> None:
+        """Let others have the folder."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def save(self, run: PrivateRun) -> None:
+        """A checkpoint of this moment, by all ranks."""
+        flat = self._spec.objective.flat
+        settings = {
+            "noise_multiplier": run.charged.noise,
+            "public_size": run.plan.public_size,
+            **self._spec.shared_with_continuation(),
+        }
+
+        def write(parts: Path | None) -> None:
+            state = {"run": run.contents(), **self._contents(run), "settings": settings}
+            save(self.path, run.step, state, parts=parts)
+
+        flat.save(self.path, self._spec.settings.optimizer, run.update_state, self._ranks, write)
+
+    def load(self, path: Path) -> dict[str, Any]:
+        """What a checkpoint holds. ValueError where it was made with other settings."""
+        saved = self._ranks.first(lambda: load(path))
+        settings, planner = saved["settings"], self._spec.planner
+        mine = {**self._spec.shared_with_continuation(), "public_size": planner.stated_size or settings["public_size"]}
+        if planner.budget.noise_multiplier is not None:
+            mine["noise_multiplier"] = planner.budget.noise_multiplier
+        there = {name: settings.get(name) for name in mine}  # what is younger than a checkpoint is as if it had said nothing
+        if changed := [f"{name} = {there[name]!r}, not {value!r}" for name, value in mine.items() if there[name] != value]:
+            raise ValueError(f"The checkpoint was made with {'; '.join(changed)}.")
+        return saved
+
+    def restore(self, saved: dict[str, Any], path: Path) -> Any:
+        """Put the model, the optimiser and the scheduler back; returns the update's state."""
+        settings, scheduler = self._spec.settings, self._spec.options.scheduler
+        state = self._spec.objective.flat.restore(saved, path / PARTS, settings.model, settings.optimizer)
+        if scheduler is not None:
+            scheduler.load_state_dict(saved["scheduler"])
+        return state
+
+    def _contents(self, run: PrivateRun | None) -> dict[str, Any]:
+        """What a checkpoint holds of the model and its training; without a run, what it will be like."""
+        settings, scheduler = self._spec.settings, self._spec.options.scheduler
+        state = None if run is None else run.update_state
+        return {
+            **self._spec.objective.flat.contents(settings.model, settings.optimizer, state),
+            "scheduler": None if scheduler is None else scheduler.state_dict(),
+            "history": [] if run is None else run.history,
+        }
 
 
 def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2, *, parts: Path | None = None) -> Path:

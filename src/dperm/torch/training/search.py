@@ -6,7 +6,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -94,7 +94,7 @@ def search_runs(
     def run(place: int) -> tuple[float, tuple[int, PrivateTrainer]]:
         with _own_draws():
             trainer = _fresh(candidates[place], each, small)
-            trainer.random_state = random_state
+            trainer.settings = replace(trainer.settings, random_state=random_state)
             trainer.fit(dataset, progress=False)
             if trainer.certificate is None or trainer.certificate.event != event.tries[place]:
                 raise ValueError("A try spent something else than what it was charged for.")
@@ -112,9 +112,9 @@ def _fresh(candidate: Candidate, epsilon: float, delta: float) -> PrivateTrainer
         raise TypeError(f"Expected candidates that make a PrivateTrainer, got {trainer!r}.")
     if trainer.certificate is not None:
         raise ValueError("Expected a new trainer of a new model from each call of a candidate: this one ran already.")
-    if trainer.checkpoint is not None or trainer.random_state is not None:
+    if trainer.settings.checkpoint is not None or trainer.settings.random_state is not None:
         raise ValueError("Expected candidates without checkpoints, which would tell of each try, and without random_state.")
-    if trainer.spent:
+    if trainer.settings.spent:
         raise ValueError("Expected candidates without spent: a search has a budget of its own.")
     return trainer
 

@@ -1,13 +1,11 @@
-"""The mutable side of a private training run: what is charged, which step comes next, what a checkpoint holds."""
+"""The mutable side of a private training run: what is charged, which step comes next, where the weights and its history are."""
 
 from __future__ import annotations
 
 import math
 import time
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,13 +13,12 @@ from torch import Tensor
 
 from dperm.gradient import Gradients, Policy
 from dperm.objectives.per_example import Pass
-from dperm.privacy import Certificate, Composed, Event, Relation
+from dperm.privacy import Certificate, Composed, Event
 from dperm.privacy.accountants.accounting import best_epsilon
 from dperm.privacy.events import chosen_on_the_way
 from dperm.release import Channel
 from dperm.torch.data.records import TorchRecords
 from dperm.torch.module_objective import ModuleObjective
-from dperm.torch.training import checkpoint
 
 _COARSE = 1e-2  # grid of ε so far: an upper bound, and quick where ε is large
 _SECONDS_AT_ONCE = 10.0  # about how much training is lost, of what was paid for, when a run is killed
@@ -29,18 +26,21 @@ _SECONDS_AT_ONCE = 10.0  # about how much training is lost, of what was paid for
 
 @dataclass(frozen=True)
 class Charged:
-    """What a run has paid: the events of all its charges, the last charge's id, and the step that charge starts at."""
+    """What a run has paid: the events of all its charges, the last charge's id, and the step that charge starts at; and the noise
+    multiplier that it paid for, where there is one."""
 
     events: tuple[Event, ...]
     charge_id: str
     first: int = 0
+    noise: float | None = None
 
 
 @dataclass
 class PrivateRun:
-    """One plan in progress on one model. `next` gives the next noisy gradient, or None after the last step.
+    """One plan in progress on one model. `next` gives the next noisy gradient, or None after the last step; `update` moves the
+    model by it, `averaged` is where training would leave it now. `history` has what happened by epoch.
 
-    With a `folder`, steps are reserved in the spend log before they are drawn: whoever continues the run starts after
+    Where the run has checkpoints it `reserves` steps in the spend log before they are drawn: whoever continues it starts after
     everything that may have been drawn, with fresh noise.
     """
 
@@ -50,8 +50,10 @@ class PrivateRun:
     certificate: Certificate
     charged: Charged
     gradients: Gradients[Policy]
-    folder: Path | None = None
+    reserves: bool = False
     lost: int = 0
+    update_state: Any = None
+    history: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     _reserved: int = 0
     _block: int = 1
     _since: float = field(default_factory=time.monotonic)
@@ -67,7 +69,7 @@ class PrivateRun:
         certificate: Certificate,
         charged: Charged,
         *,
-        folder: Path | None = None,
+        reserves: bool = False,
         first: int = 0,
         observe: bool = False,
     ) -> PrivateRun:
@@ -83,9 +85,9 @@ class PrivateRun:
             warnings.warn(
                 f"{lost} of {plan.steps} steps are passed over: they are paid for, but their records were drawn together with "
                 "those of steps before the interruption.",
-                stacklevel=6,
+                stacklevel=8,
             )
-        return cls(plan, objective, channel, certificate, charged, gradients, folder, lost, _seen=seen, _reserved=first)
+        return cls(plan, objective, channel, certificate, charged, gradients, reserves, lost, _seen=seen, _reserved=first)
 
     @property
     def step(self) -> int:
@@ -94,7 +96,7 @@ class PrivateRun:
 
     def next(self) -> Tensor | None:
         self._seen.clear()
-        if self.folder is not None:
+        if self.reserves:
             self._reserve()
         if self.step >= self.plan.steps:
             return None
@@ -119,7 +121,7 @@ class PrivateRun:
             warnings.warn(
                 f"{skipped} of {self.plan.steps} steps were reserved before an interruption, or by a copy of this run, or drawn "
                 "together with some that were, and are in no checkpoint: they are paid for and skipped, not drawn again.",
-                stacklevel=6,
+                stacklevel=5,
             )
 
     def observed(self) -> tuple[float, float]:
@@ -130,7 +132,18 @@ class PrivateRun:
         longer = sum(int((norms > bound).sum()) for _, norms in self._seen)
         return loss / count, longer / count
 
-    def epsilon(self, relation: Relation, delta: float) -> float:
+    def update(self, gradient: Tensor) -> None:
+        """Move the model by a noisy gradient."""
+        if self.update_state is None:
+            self.update_state = self.plan.update.init(self.objective.theta)
+        self.objective.theta = self.plan.update.step(self.objective.theta, gradient, self.update_state)
+
+    def averaged(self, theta: Tensor) -> Tensor:
+        """Where training would leave a model that is at θ (p,): there, or at an average of where it was."""
+        return theta if self.update_state is None else self.plan.update.result(theta, self.update_state)
+
+    @property
+    def epsilon(self) -> float:
         """ε of everything so far: the steps, what was spent on the number of records, and earlier charges of the run. inf where
         the algorithm is only claimed."""
         if self.plan.claim is not None:
@@ -139,17 +152,15 @@ class PrivateRun:
         last = self.charged.events[-1]
         if chosen_on_the_way(last) and self.plan.budgeted is None:
             spent.append(last)  # the steps were chosen by the size that was released: the filter vouches for no less
-        elif steps := self.gradients.spent(relation, self.charged.first):
+        elif steps := self.gradients.spent(self.objective.relation, self.charged.first):
             spent.append(steps)
         if not spent:
             return 0.0
-        return min(best_epsilon(Composed(tuple(spent)), delta, _COARSE)[0], self.certificate.epsilon or math.inf)
+        return min(best_epsilon(Composed(tuple(spent)), self.certificate.delta, _COARSE)[0], self.certificate.epsilon or math.inf)
 
-    def save(self, state: Mapping[str, Any], parts: Path | None = None) -> None:
-        """A checkpoint of this moment; `state` is what the run does not know: model, updates, optimiser, settings. `parts`: what
-        the ranks have written of it, where each has a part."""
-        assert self.folder is not None
-        run = {
+    def contents(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the run, beside what it trains."""
+        return {
             "step": self.step,
             "lost": self.lost,
             "charge_id": self.charged.charge_id,
@@ -160,4 +171,3 @@ class PrivateRun:
             "private state": {name: torch.from_numpy(values) for name, values in self.gradients.private().items()},
             "plan": {name: str(value) for name, value in self.plan.describe().items() if name != "update"},
         }
-        checkpoint.save(self.folder, self.step, {"run": run, **state}, parts=parts)

@@ -5,8 +5,11 @@ Leading axes of scaled dot-product attention are batch axes by its definition.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,83 +20,63 @@ from dperm.torch.engine.gradient_forms import Block, Dense, Form, Outer
 from dperm.torch.engine.rules.linear import affine
 from dperm.torch.engine.tracing import SPECIAL, Alone, Run, detached, rule_for
 
+_ASKED = inspect.signature(F.multi_head_attention_forward)
+
 
 @rule_for(F.multi_head_attention_forward)
-def attention(
-    run: Run,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    embed_dim_to_check: int,
-    num_heads: int,
-    in_proj_weight: Any,
-    in_proj_bias: Any,
-    bias_k: Any,
-    bias_v: Any,
-    add_zero_attn: bool,
-    dropout_p: float,
-    out_proj_weight: Any,
-    out_proj_bias: Any,
-    training: bool = True,
-    key_padding_mask: Tensor | None = None,
-    need_weights: bool = True,
-    attn_mask: Tensor | None = None,
-    use_separate_proj_weight: bool = False,
-    q_proj_weight: Any = None,
-    k_proj_weight: Any = None,
-    v_proj_weight: Any = None,
-    static_k: Tensor | None = None,
-    static_v: Tensor | None = None,
-    average_attn_weights: bool = True,
-    is_causal: bool = False,
-) -> Any:
+def attention(run: Run, *args: Any, **named: Any) -> Any:
     """Vaswani et al. 2017 on (T, n, E) of a record that counts as a batch of n, or on (T, E)."""
-    separate = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None
-    given = separate or (in_proj_weight,)
-    if not run.constant(*given, in_proj_bias, bias_k, bias_v, out_proj_weight, out_proj_bias):
+    bound = _ASKED.bind(*args, **named)
+    bound.apply_defaults()
+    asked: Any = SimpleNamespace(**bound.arguments)
+    separate = asked.use_separate_proj_weight
+    weights = (asked.q_proj_weight, asked.k_proj_weight, asked.v_proj_weight) if separate else (asked.in_proj_weight,) * 3
+    trained = *weights, asked.in_proj_bias, asked.bias_k, asked.bias_v, asked.out_proj_weight, asked.out_proj_bias
+    states = asked.query, asked.key, asked.value
+    if not run.constant(*trained) or any(map(run.trains, states)) or asked.static_k is not None or asked.static_v is not None:
         return NotImplemented
-    if static_k is not None or static_v is not None or any(map(run.trains, (query, key, value))):
-        return NotImplemented
-    alone, same = query.dim() == 2, query is key and key is value
+    batch = None if asked.query.dim() == 2 else 1
+    found = run.together(
+        functools.partial(_attend, run, asked, weights), *states, asked.key_padding_mask, asked.attn_mask,
+        axes=(batch, batch, batch, 0, None), returned=(1, 0)[: 1 + asked.need_weights],
+    )  # fmt: skip
+    return found if asked.need_weights else (found, None)
 
-    def body(q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, attend: Tensor | None) -> Any:
-        size = len(q)
-        # (b, n, T, E), then (b·n, T, E)
-        q, k, v = (states[:, :, None] if alone else states for states in (q, k, v))
-        several = q.shape[2]
-        q, k, v = (states.transpose(1, 2) for states in (q, k, v))
-        length = k.shape[2]
-        weights = separate or (in_proj_weight,) * 3
-        q, k, v = _projected(run, (q, q, q) if same else (q, k, v), weights, in_proj_bias, separate is None, same)
-        if bias_k is not None:
-            k, v = (_appended(run, states, row) for states, row in ((k, bias_k), (v, bias_v)))
-        if add_zero_attn:
-            k, v = (F.pad(states, (0, 0, 0, 1)) for states in (k, v))
-        # (b, n, heads, T, E / heads)
-        q, k, v = (states.unflatten(3, (num_heads, -1)).transpose(2, 3) for states in (q, k, v))
-        mask = _mask(q, k.shape[3], None if padding is None else padding.view(size, several, -1), attend)
-        dropout = dropout_p if training else 0.0
-        if need_weights:
-            scores = q @ k.mT / math.sqrt(q.shape[-1])
-            chances = torch.softmax(scores if mask is None else scores + mask, dim=-1)
-            chances = run.dropout(chances, dropout) if dropout else chances
-            mixed = chances @ v
-        else:
-            chances = None
-            causal = is_causal and attend is not None and padding is None and k.shape[3] == length
-            mixed = _mixed(run, q, k, v, None if causal else mask, dropout, causal)
-        joined = mixed.transpose(2, 3).flatten(3)  # (b, n, T, E)
-        output = affine(run, joined, out_proj_weight, out_proj_bias).transpose(1, 2)  # (b, T, n, E)
-        output = output[:, :, 0] if alone else output
-        if chances is None:
-            return output
-        chances = chances.mean(2) if average_attn_weights else chances
-        return output, chances[:, 0] if alone else chances
 
-    batch = None if alone else 1
-    axes = (batch, batch, batch, 0, None)
-    found = run.together(body, query, key, value, key_padding_mask, attn_mask, axes=axes, returned=(1, 0)[: 1 + need_weights])
-    return found if need_weights else (found, None)
+def _attend(run: Run, asked: Any, weights: Any, q: Tensor, k: Tensor, v: Tensor, padding: Any, attend: Any) -> Any:
+    """What is `asked` of the records' queries, keys and values (b, T, n, E), or (b, T, E)."""
+    alone, same, packed = asked.query.dim() == 2, asked.query is asked.key is asked.value, not asked.use_separate_proj_weight
+    size = len(q)
+    # (b, n, T, E), then (b·n, T, E)
+    q, k, v = (states[:, :, None] if alone else states for states in (q, k, v))
+    several = q.shape[2]
+    q, k, v = (states.transpose(1, 2) for states in (q, k, v))
+    length = k.shape[2]
+    q, k, v = _projected(run, (q, q, q) if same else (q, k, v), weights, asked.in_proj_bias, packed, same)
+    if asked.bias_k is not None:
+        k, v = (_appended(run, states, row) for states, row in ((k, asked.bias_k), (v, asked.bias_v)))
+    if asked.add_zero_attn:
+        k, v = (F.pad(states, (0, 0, 0, 1)) for states in (k, v))
+    # (b, n, heads, T, E / heads)
+    q, k, v = (states.unflatten(3, (asked.num_heads, -1)).transpose(2, 3) for states in (q, k, v))
+    mask = _mask(q, k.shape[3], None if padding is None else padding.view(size, several, -1), attend)
+    dropout = asked.dropout_p if asked.training else 0.0
+    if asked.need_weights:
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        chances = torch.softmax(scores if mask is None else scores + mask, dim=-1)
+        chances = run.dropout(chances, dropout) if dropout else chances
+        mixed = chances @ v
+    else:
+        chances = None
+        causal = asked.is_causal and attend is not None and padding is None and k.shape[3] == length
+        mixed = _mixed(run, q, k, v, None if causal else mask, dropout, causal)
+    joined = mixed.transpose(2, 3).flatten(3)  # (b, n, T, E)
+    output = affine(run, joined, asked.out_proj_weight, asked.out_proj_bias).transpose(1, 2)  # (b, T, n, E)
+    output = output[:, :, 0] if alone else output
+    if chances is None:
+        return output
+    chances = chances.mean(2) if asked.average_attn_weights else chances
+    return output, chances[:, 0] if alone else chances
 
 
 def _projected(run: Run, states: Any, weights: Any, bias: Any, packed: bool, same: bool) -> list[Tensor]:

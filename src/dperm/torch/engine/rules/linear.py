@@ -5,7 +5,6 @@ Row i of a product of a matrix and a constant depends on row i of the matrix alo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -47,13 +46,15 @@ def affine(run: Run, x: Tensor, weight: Any, bias: Any, *, turned: bool = False)
         return output
     size = len(x)
 
-    def read(gradient: Tensor, *saved: Tensor) -> Iterator[tuple[nn.Parameter, Form]]:
+    def read(gradient: Tensor, *saved: Tensor) -> list[tuple[nn.Parameter, Form]]:
         left = gradient.reshape(size, -1, gradient.shape[-1])
+        forms: list[tuple[nn.Parameter, Form]] = []
         for parameter in learned:
             if parameter is weight:
                 right = saved[0].reshape(size, -1, saved[0].shape[-1])
-                yield parameter, Outer(right, left) if turned else Outer(left, right)
+                forms.append((parameter, Outer(right, left) if turned else Outer(left, right)))
             else:
-                yield parameter, Dense(left[:, 0] if left.shape[1] == 1 else left.sum(1))
+                forms.append((parameter, Dense(left[:, 0] if left.shape[1] == 1 else left.sum(1))))
+        return forms
 
     return run.tape.tap(output, learned, read, (x,) if run.trains(weight) else ())

@@ -1,8 +1,9 @@
-"""One noise and one draw for all ranks: the door of a run on many processes."""
+"""One noise, one draw and one spend log for all ranks: the two sides of a channel of a run on many processes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,8 +11,10 @@ from torch import Tensor
 
 from dperm._types import Array
 from dperm.privacy import Event, Provenance
-from dperm.release import Noise, Source
+from dperm.privacy.accountants.privacy_filters import Price
+from dperm.release import Noise, Source, SpendLog
 from dperm.release.draws import Coin, Draw, Indices
+from dperm.release.ledger import Charge
 from dperm.release.source import in_earnest, provenance_of
 from dperm.torch.ranks.group import Ranks
 
@@ -79,3 +82,29 @@ class RankSource(Source):
 
     def admitted(self, event: Event) -> None:
         self._own.admitted(event)
+
+
+class LogOfFirst(SpendLog):
+    """Rank 0's log, for the channels of all ranks: what one of them asks, all ask, and it is asked once."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        super().__init__(SpendLog.current().database)
+        self._ranks = ranks
+
+    def charge(self, event: Event, **said: Any) -> str:
+        return self._ranks.first(partial(super().charge, event, **said))
+
+    def reserve(self, charge_id: str, steps: int, limit: int, done: int = 0) -> tuple[int, int] | None:
+        return self._ranks.first(partial(super().reserve, charge_id, steps, limit, done))
+
+    def add_part(self, charge_id: str, part: Event, price: Price, *, spent: float, note: Mapping[str, Any]) -> float | None:
+        return self._ranks.first(partial(super().add_part, charge_id, part, price, spent=spent, note=note))
+
+    def parts(self, charge_id: str) -> list[tuple[Event, Mapping[str, Any]]]:
+        return self._ranks.first(partial(super().parts, charge_id))
+
+    def accounts(self, charge_id: str) -> dict[str, float]:
+        return self._ranks.first(partial(super().accounts, charge_id))
+
+    def charges(self, label: str | None = None) -> list[Charge]:
+        return self._ranks.first(partial(super().charges, label))

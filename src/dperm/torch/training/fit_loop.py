@@ -1,0 +1,66 @@
+"""What `fit` does around each private step: the update, schedules, scores, checkpoints, and telling callbacks."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+from dperm.torch.ranks import Ranks
+from dperm.torch.training.callbacks import PrivateStep, ProgressBar
+from dperm.torch.training.heldout_scores import HeldOut
+from dperm.torch.training.session import TrainingSession
+
+
+class FitLoop:
+    """Follows the steps of a session: `after` each, `finish` after the last, and `close` whatever happened."""
+
+    def __init__(self, session: TrainingSession, validation: Any, progress: bool | None) -> None:
+        self._session, self._options = session, session.spec.options
+        self._callbacks = list(self._options.callbacks)
+        if progress or (progress is None and sys.stderr.isatty() and Ranks.here().rank == 0):
+            self._callbacks.append(ProgressBar())
+        self._held_out = HeldOut.of(session.spec, validation)
+        self._announced = False
+
+    def after(self, step: PrivateStep) -> None:
+        """Move the model by a step, and whatever else follows it."""
+        run, options = self._session.run, self._options
+        assert run is not None
+        if not self._announced:
+            self._announced = True
+            for callback in self._callbacks:
+                callback.on_start(step.total, run.certificate)
+        run.update(step.gradient)
+        for callback in self._callbacks:
+            callback.on_step(step)
+        # an epoch ends with the step that brings the expected passes to a whole number
+        rate, last = run.plan.rate, run.step == step.total
+        epoch_ends = last or math.floor(run.step * rate + 1e-9) > math.floor((run.step - 1) * rate + 1e-9)
+        if options.scheduler_interval == "step" or epoch_ends:
+            options.step_scheduler()
+        if epoch_ends:
+            record: dict[str, Any] = {"epoch": round(run.step * rate, 2), "step": run.step, "epsilon": run.epsilon}
+            if self._held_out is not None:
+                record |= {f"validation_{name}": value for name, value in self._held_out.scores(run).items()}
+            run.history.append(record)
+            for callback in self._callbacks:
+                callback.on_epoch(record)
+        every = options.checkpoint_every
+        due = epoch_ends if every is None else last or run.step % every == 0
+        if due and self._session.spec.settings.checkpoint is not None:
+            self._session.save()
+
+    def finish(self) -> None:
+        """Leave the model where the plan says, without gradients."""
+        run, objective = self._session.run, self._session.spec.objective
+        assert run is not None
+        objective.theta = run.averaged(objective.theta)
+        for parameter in objective.flat.parameters:
+            parameter.grad = None
+        for callback in self._callbacks if self._announced else []:
+            callback.on_end(run.certificate)
+
+    def close(self) -> None:
+        for callback in self._callbacks:
+            callback.close()

@@ -1,0 +1,129 @@
+"""One run of a trainer from its preparation to its end: everything is checked before anything is charged."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dperm.privacy import Certificate
+from dperm.release import alignment
+from dperm.torch.data.records import TorchRecords
+from dperm.torch.ranks import Ranks
+from dperm.torch.tensors.global_randomness import secret_masks
+from dperm.torch.training.callbacks import PrivateStep
+from dperm.torch.training.charging import Charging
+from dperm.torch.training.checkpoint import RunFolder
+from dperm.torch.training.loop_guard import LoopGuard
+from dperm.torch.training.preflight import prepared
+from dperm.torch.training.settings import TrainingSpec
+from dperm.torch.training.training_run import PrivateRun
+
+
+class TrainingSession:
+    """Prepares, charges and guards the run of a specification, and saves it; `run` is there once it is charged."""
+
+    run: PrivateRun | None = None
+
+    def __init__(self, spec: TrainingSpec) -> None:
+        self.spec = spec
+        self._charging: Charging | None = None
+        self._folder: RunFolder | None = None
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """What the run costs, known from the charge on, whatever fails later; None before it."""
+        return None if self._charging is None else self._charging.certificate
+
+    def planned(self) -> Certificate:
+        """What a run of a stated number of records will be certified as."""
+        return Charging(self.spec).planned()
+
+    def certify_as(self, certificate: Certificate) -> None:
+        """State that of a search which this run was a try of."""
+        if self._charging is None or self._charging.certificate is None:
+            raise ValueError("Expected a trainer that ran.")
+        if self._charging.certificate.event not in getattr(certificate.event, "tries", ()):
+            raise ValueError("Expected the certificate of a search that this run was a try of.")
+        self._charging.certificate = certificate
+
+    def steps(self, data: Any, groups: Any, *, resume: bool, sharded: bool) -> Iterator[PrivateStep]:
+        """The steps of a new run, or of one that a checkpoint has: each has put its noisy gradient into `.grad`."""
+        spec, objective, settings, options = self.spec, self.spec.objective, self.spec.settings, self.spec.options
+        secret = settings.random_state is None
+        if secret and alignment.current() is not None:
+            raise ValueError("Masks of known seeds are for replay: give the trainer the source that the audit handed out.")
+        ranks = Ranks.here()
+        if ranks.size > 1:
+            ranks.same({"resume": resume, "sharded": sharded, **spec.shared_by_ranks()})
+            ranks.put_on_all(settings.model)
+        # callbacks and loops of the caller's own may change the model by what was released: they are not undone
+        kept = None if options.own_loop or options.callbacks else objective.snapshot()
+        with contextlib.ExitStack() as until_the_end:
+            run = self.run = self._begin(data, groups, resume, sharded, until_the_end)
+            if kept is not None and run.step:  # a checkpoint was put back since
+                kept = objective.snapshot()
+            if kept is not None:
+                until_the_end.callback(lambda: kept.restore())  # what passes over records left behind
+            until_the_end.enter_context(objective.engine.paid_for(secret))
+            rate = run.plan.rate
+            guard = LoopGuard(settings.model, objective.flat, options.own_loop)
+            with secret_masks(objective.flat.device) if secret else contextlib.nullcontext(), guard.watching():
+                while (gradient := run.next()) is not None:
+                    guard.gives(gradient)
+                    seen = run.observed() if options.show_private else (None, None)
+                    yield PrivateStep(run.step, run.plan.steps, run.step * rate, gradient, *seen)
+                    guard.takes_back()
+            if options.own_loop and settings.checkpoint is not None:
+                self.save()  # the end of the run: whoever resumes gets the trained model
+
+    def save(self) -> None:
+        """Write a checkpoint now. ValueError where there is no folder for it, or no run."""
+        if self._folder is None or self.run is None:
+            raise ValueError("Expected a checkpoint folder and a run in progress.")
+        self._folder.save(self.run)
+
+    def _begin(self, data: Any, groups: Any, resume: bool, sharded: bool, until_the_end: contextlib.ExitStack) -> PrivateRun:
+        spec, path, ranks = self.spec, self.spec.settings.checkpoint, Ranks.here()
+        if resume and path is None:
+            raise ValueError("Expected a checkpoint folder to resume from.")
+        records = prepared(spec, data, groups, ranks, sharded=sharded)
+        self._folder = folder = None if path is None else RunFolder(path, spec, ranks)
+        latest = None
+        if folder is not None:
+            until_the_end.callback(folder.close)
+            latest = folder.latest()
+        if latest is not None and not resume:
+            raise ValueError(f"{path} holds checkpoints of a run: pass resume=True, or choose another folder.")
+        if resume and latest is None:
+            warnings.warn(f"{path} holds no checkpoint: a run starts anew and is charged.", stacklevel=4)
+        self._charging = charging = Charging(spec)
+        if folder is not None and latest is not None:
+            return self._continue(charging, records, folder, latest)
+        records.charged = True
+        self.run = charging.fresh(records)
+        if folder is not None:
+            self.save()
+        return self.run
+
+    def _continue(self, charging: Charging, records: TorchRecords, folder: RunFolder, path: Path) -> PrivateRun:
+        """The run of a checkpoint; the model, the optimiser and what else it holds are put back."""
+        saved = folder.load(path)
+        state = saved["run"]
+        plan = Ranks.here().together(lambda: charging.again(saved["settings"], state))
+        update_state = folder.restore(saved, path)
+        records.charged = True
+        run = self.run = charging.continued(plan, records, state)
+        run.update_state, run.history = update_state, saved["history"]
+        if run.charged.charge_id != state["charge_id"]:
+            self.save()  # killed now, the run must know of this charge too
+            total = run.certificate.epsilon
+            warnings.warn(
+                "The log that the run was charged to is not here, and steps may have been drawn that this checkpoint does not "
+                "know of: the rest of the run is paid for again, and the whole costs "
+                + ("more than delta allows." if total is None else f"epsilon = {total:.4g}."),
+                stacklevel=5,
+            )
+        return run
