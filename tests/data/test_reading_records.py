@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from pyarrow import feather, parquet
 
 from dperm.data import Dataset, Schema, SchemaError, confirmed, read_dataset
-from dperm.data.frames import as_frame
+from dperm.data.schema.columns import Column
+from dperm.data.schema.entries import as_frame
 from dperm.data.schema.moments import moments
-from dperm.data.schema.schema import Column
 from dperm.data.schema_search.proposing import propose
 from dperm.data.survey import Survey
 from dperm.estimators import DPLogisticRegression

@@ -65,7 +65,7 @@ class _Linear(Kind):
             raise ValueError(f"Expected --mechanism gradient with --sampling {asked.sampling}: other mechanisms draw no batches.")
 
     def knots(self, schema: Schema, asked: Asked) -> int:
-        from dperm.data.schema.knots import usual_knots
+        from dperm.data.schema.schema import usual_knots
 
         epsilon = asked.budget if isinstance(asked.budget, float | int) else 1.0
         return schema.curves or usual_knots(schema, epsilon, asked.delta, asked.public_size)

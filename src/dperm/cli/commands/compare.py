@@ -75,7 +75,7 @@ def compare(
       dperm compare people.csv --target income --audit
     """
     from dperm.audit import overall
-    from dperm.data.schema.knots import usual_knots
+    from dperm.data.schema.schema import usual_knots
     from dperm.report import Study, run_study
     from dperm.report.audits import audit_study
     from dperm.report.candidates import USUAL

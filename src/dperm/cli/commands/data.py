@@ -79,7 +79,7 @@ def propose(
     """
     from dperm import data
     from dperm._validate import choice
-    from dperm.data.readers.streaming import stored_in_parts
+    from dperm.data.readers.columnar import stored_in_parts
     from dperm.data.schema.schema_file import EDITOR_FILE, editor_file
 
     name = source.name.split(".")[0]

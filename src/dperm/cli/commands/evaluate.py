@@ -68,6 +68,7 @@ def evaluate(
     from dperm._rounding import upward
     from dperm._validate import choice
     from dperm.data.schema.entries import texts
+    from dperm.data.schema.row_faults import row_faults
     from dperm.estimators import model_from_json
 
     choice("--test-data", test_data, _MODES)
@@ -89,7 +90,7 @@ def evaluate(
             raise ValueError(f"Expected a file with --by, got the named set {source}.")
         frame = None if named else data.read_frame(source, schema)
         if frame is not None:
-            wrong = wrong_rows(schema.faults(frame), len(frame), schema, on_error)
+            wrong = wrong_rows(row_faults(schema, frame), len(frame), schema, on_error)
             frame = frame.drop(index=frame.index[list(wrong)])
         dataset = data.load(source, schema) if frame is None else data.Dataset.of(frame, schema)
     else:

@@ -51,6 +51,7 @@ def predict(
 
     from dperm import _validate as check
     from dperm import data
+    from dperm.data.schema.row_faults import clipped_rows, row_faults, rows_of_other_parts
     from dperm.estimators import model_from_json
     from dperm.report.spreadsheets import for_spreadsheets
 
@@ -79,16 +80,16 @@ def predict(
             if absent := [name for name in _names(keep) if name not in frame.columns]:
                 raise ValueError(f"Expected --keep to name columns of the table, got {absent}.")
             copied = frame[_names(keep)].reset_index(drop=True)
-            faults, clipped, rows = schema.faults(frame), schema.clipped(frame), len(frame)
+            faults, clipped, rows = row_faults(schema, frame), clipped_rows(schema, frame), len(frame)
             if (part := extra.get("fit_by")) is not None:
                 rest = [row for row in range(rows) if row not in faults]
-                others = schema.of_other_parts(frame.iloc[rest], part["column"], part["value"])
+                others = rows_of_other_parts(schema, frame.iloc[rest], part["column"], part["value"])
                 faults |= {rest[row]: why for row, why in others.items()}
             wrong_rows(faults, rows, schema, on_error)
             fit = frame.drop(index=frame.index[list(faults)])
             if not as_json:
                 told_of_rows(fit, schema, unlabelled=0, targets_outside=0)  # a target is not needed here
-            features, _ = schema.encode_features(fit)
+            features, _ = data.SchemaEncoder(schema, fit).features()
     restored = data.TargetRange(*extra["target_range"]).restored if extra.get("target_range") else np.asarray
     table = pd.DataFrame({"prediction": restored(fitted.predict(features))})
     names = list(fitted.classes_) if hasattr(fitted, "predict_proba") else []

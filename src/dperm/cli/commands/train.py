@@ -103,6 +103,7 @@ def train(
     from dperm._validate import choice
     from dperm.cli.by_part import by_part, files_of_parts, refuse_by_part
     from dperm.cli.kinds import KINDS, Asked
+    from dperm.data.dataset import refuse_search_under
     from dperm.estimators import model_to_json
     from dperm.mechanisms import known_methods
     from dperm.mechanisms.gradient import SAMPLINGS
@@ -160,7 +161,7 @@ def train(
             f"`dperm data propose {source} --target {used.target}`, confirm it and pass --schema, or pass --accept-proposed."
         )
     if used is not None:
-        used.found_by(relation, delta)  # refused here, before anything is charged
+        refuse_search_under(used, relation, delta)  # refused here, before anything is charged
     estimator = kind.estimator(dataset, asked)
     files = {"": output}
     if fit_by is not None:

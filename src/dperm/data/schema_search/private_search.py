@@ -21,7 +21,8 @@ from scipy.special import ndtri
 from dperm import _validate as check
 from dperm.data.schema.columns import OTHER, Column, TargetRange
 from dperm.data.schema.entries import SchemaError
-from dperm.data.schema.schema import Schema, tell_persons
+from dperm.data.schema.privacy_units import unit_numbers
+from dperm.data.schema.schema import Schema
 from dperm.data.schema_search.counting import GRID, ColumnCounts, Whole, added, counted, table_of, values_added, values_counted
 from dperm.privacy import ApproximateDP, Assumption, Certificate, Composed, Event, Gaussian, Relation, SelfComposed, calibrate
 from dperm.privacy.certificates import assumptions as statements
@@ -103,7 +104,7 @@ def find(
         raise SchemaError("Expected a target, and at least one column beside it and the unit.")
     written = table.written
     if isinstance(table, Whole) and unit:
-        number = tell_persons(table.frame[unit])
+        number = unit_numbers(table.frame[unit])
         if (number < 0).any():
             raise SchemaError(f"Expected to be told whose each row is, but {unit!r} is missing in some.")
         table = Whole(table.frame.iloc[np.unique(number, return_index=True)[1]])
