@@ -10,9 +10,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from dperm._files import Reserved, read_bounded, replace_own, rescue, write_new
 from dperm._json import unique_names
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
     from dperm.audit import AuditResult
     from dperm.data import Dataset, Schema
-    from dperm.privacy import Certificate, Event, Risk
+    from dperm.privacy import Certificate, Event
     from dperm.report.refits import Refits
 
 _LARGEST_COST = 1000.0  # of accounting for what a file holds: a minute, for whoever asked for it
@@ -35,34 +33,12 @@ atexit.register(_RESERVED.close)
 _MANY = 0.1  # of the rows
 _UNPACKED = 10  # times its bytes, that JSON takes in memory
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Delta = Annotated[float, typer.Option(help="The δ of the guarantee; well below 1/n.")]
-Indices = Annotated[
-    str | None, typer.Option(help="Of a libsvm file: the first and the last index that a feature may have, 1-123: public.")
-]
-Relation = Annotated[str, typer.Option(help="add_or_remove_one or replace_one.")]
-Advantage = Annotated[
-    float | None, typer.Option(help="Instead of ε: the most by which an attacker's true positives may exceed its false ones.")
-]
-TruePositives = Annotated[
-    float | None, typer.Option("--true-positive-rate", help="Instead of ε: the most true positives, at --false-positive-rate.")
-]
-FalsePositives = Annotated[float | None, typer.Option("--false-positive-rate", help="With --true-positive-rate.")]
-Posterior = Annotated[
-    float | None, typer.Option(help="Instead of ε: how often an attacker's best guess may be right, starting from --prior.")
-]
-Prior = Annotated[float | None, typer.Option(help="With --posterior: how sure it is before it looks.")]
-VerifyKey = Annotated[Path | None, typer.Option(help="Public key whose owner must have signed the model.")]
-
 
 def told(name: str, frame: pd.DataFrame) -> str:
     """What was read, for the data holder."""
     how = [frame.attrs[key] for key in ("written", "sheet") if frame.attrs.get(key)]
     written = f" ({'; '.join(how)})" if how else ""
     return f"Read {name}: {len(frame):,} rows of {len(frame.columns)} columns{written}."
-
-
-OnError = Annotated[str, typer.Option(help="Rows that do not fit the schema: fail, or skip, which leaves them out and says why.")]
 
 
 def wrong_rows(faults: dict[int, str], rows: int, schema: Schema, on_error: str) -> dict[int, str]:
@@ -320,24 +296,6 @@ def speaks_of(result: AuditResult, certificate: Certificate) -> bool:
     """Whether an audit's claim is this certificate's."""
     same = result.claimed_epsilon == certificate.epsilon and result.delta == certificate.delta
     return same or result.claimed_epsilon is None
-
-
-def stated_budget(epsilon: float | None, default: float | None, **limits: float | None) -> float | Risk:
-    """ε, or the risk that stands in its place. ValueError where both are given, or neither where there is no default."""
-    from dperm.privacy import Risk as Limits
-
-    given = {name: value for name, value in limits.items() if value is not None}
-    if epsilon is not None and given:
-        raise ValueError(f"Expected --epsilon or {', '.join(_option(name) for name in given)}, got both.")
-    if given:
-        return Limits(**given)
-    if (epsilon := default if epsilon is None else epsilon) is None:
-        raise ValueError("Expected --epsilon, or a risk in its place: --advantage, --true-positive-rate or --posterior.")
-    return epsilon
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
 
 
 def stated_relation(value: str) -> Any:
