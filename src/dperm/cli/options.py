@@ -80,3 +80,11 @@ class BudgetOptions:
         if (epsilon := default if self.epsilon is None else self.epsilon) is None:
             raise ValueError("Expected --epsilon, or a risk in its place: --advantage, --true-positive-rate or --posterior.")
         return epsilon
+
+
+def stated_relation(value: str) -> Any:
+    """`--relation` as the library has it."""
+    from dperm._validate import choice
+    from dperm.privacy import Relation as Relations
+
+    return Relations(choice("--relation", value, [item.value for item in Relations]))

@@ -53,7 +53,7 @@ class Rows:
         if not extra.get("schema"):
             return cls._without_columns(data.read_dataset(source, indices=extra.get("indices"))[0].features, keep)
         schema = data.Schema.from_dict(extra["schema"])
-        if source in data.named() and not Path(source).exists():
+        if not Path(source).exists() and source in data.named():
             return cls._without_columns(data.load(source, schema).features, keep)
         frame = data.read_frame(source, schema)
         if absent := [name for name in keep or () if name not in frame.columns]:

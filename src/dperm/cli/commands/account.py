@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.options import Delta, JsonFlag, Relation, command
+from dperm.cli.files import certificate_at, event_at, reserved
+from dperm.cli.options import Delta, JsonFlag, Relation, command, stated_relation
 from dperm.cli.printing import say, say_json
-from dperm.cli.shared import certificate_at, event_at, reserved, stated_relation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dperm.cli.files import read, reserved, search_of
 from dperm.cli.options import JsonFlag, VerifyKey, command
 from dperm.cli.printing import progress, say, say_json, say_lines
-from dperm.cli.shared import dataset_of, read, reserved, search_of
+from dperm.cli.tables import dataset_of
 
 if TYPE_CHECKING:
     from dperm.audit import AuditResult, Training
@@ -247,7 +248,7 @@ def _records(extra: dict[str, Any], source: str) -> tuple[Any, Any]:
     from dperm import data
 
     schema = extra.get("schema")
-    if schema is None or (source in data.named() and not Path(source).exists()):
+    if schema is None or (not Path(source).exists() and source in data.named()):
         dataset, _ = dataset_of(source, None, None)
     else:
         dataset, _ = data.read_dataset(source, None, data.Schema.from_dict(schema))

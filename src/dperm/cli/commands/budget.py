@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dperm.cli.options import Delta, JsonFlag, Relation, command
+from dperm.cli.files import certificate_at, event_of, json_table, read, reserved, search_of
+from dperm.cli.options import Delta, JsonFlag, Relation, command, stated_relation
 from dperm.cli.printing import say, say_json, warn
-from dperm.cli.shared import certificate_at, event_of, json_table, read, reserved, search_of, stated_relation
 
 if TYPE_CHECKING:
     from dperm.privacy.events import Event

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.options import BudgetOptions, JsonFlag, Relation, command
+from dperm.cli.options import BudgetOptions, JsonFlag, Relation, command, stated_relation
 from dperm.cli.printing import say, say_json
-from dperm.cli.shared import stated_relation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dperm.cli.files import certificate_at, json_table, read, refuse_same, reserved
 from dperm.cli.options import JsonFlag, VerifyKey, command
 from dperm.cli.printing import say, say_json, say_lines
-from dperm.cli.shared import certificate_at, json_table, read, refuse_same, reserved, speaks_of
 
 if TYPE_CHECKING:
+    from dperm.audit import AuditResult
+    from dperm.privacy import Certificate
     from dperm.report.card import Spent
 
 
@@ -50,7 +52,7 @@ def card(asked: CardOptions) -> None:
     if certificate is None:
         raise ValueError(f"Expected {asked.model} to hold a model or a certificate.")
     attacks = [] if asked.audit_file is None else results_from_json(read(asked.audit_file))
-    if any(not speaks_of(item, certificate) for item in attacks):
+    if any(not _speaks_of(item, certificate) for item in attacks):
         raise ValueError(f"{asked.audit_file} is about another claim than {asked.model}.")
     if asked.budget is not None:
         positive("--budget", asked.budget)
@@ -81,6 +83,12 @@ def card(asked: CardOptions) -> None:
     if spent is not None:
         _tell_spent(spent)
     say(f"Page written to {asked.output}.")
+
+
+def _speaks_of(result: AuditResult, certificate: Certificate) -> bool:
+    """Whether an audit's claim is this certificate's."""
+    same = result.claimed_epsilon == certificate.epsilon and result.delta == certificate.delta
+    return same or result.claimed_epsilon is None
 
 
 def _tell_spent(spent: Spent) -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dperm.cli.files import refuse_same, reserved
 from dperm.cli.options import Delta, JsonFlag, Relation, command
 from dperm.cli.printing import say, say_json, say_lines, warn
-from dperm.cli.shared import dataset_of, refuse_same, reserved
+from dperm.cli.tables import dataset_of
 
 if TYPE_CHECKING:
     from dperm._files import Reserved

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dperm.cli.files import keep, refuse_same, reserved, told_kept, uninterrupted
 from dperm.cli.options import Delta, JsonFlag, Relation, command
 from dperm.cli.printing import progress, say, say_json
-from dperm.cli.shared import dataset_of, keep, refuse_same, reserved, told, told_kept, told_to_holder, uninterrupted
+from dperm.cli.tables import dataset_of, told, told_to_holder
 
 if TYPE_CHECKING:
     from dperm.data import Schema

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from dperm.cli.files import read, refuse_same, reserved
 from dperm.cli.options import JsonFlag, VerifyKey, command
 from dperm.cli.printing import say, say_json
-from dperm.cli.shared import read, refitted, refuse_same, reserved
+from dperm.cli.tables import refitted
 
 
 @dataclass(frozen=True, kw_only=True)

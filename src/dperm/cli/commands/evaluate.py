@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dperm.cli.files import keep, read, refuse_same, reserved, told_kept, uninterrupted
 from dperm.cli.options import Delta, JsonFlag, OnError, Relation, VerifyKey, command
 from dperm.cli.printing import say, say_json
-from dperm.cli.shared import keep, read, refuse_same, reserved, told_kept, told_of_rows, uninterrupted, wrong_rows
+from dperm.cli.tables import told_of_rows, wrong_rows
 
 if TYPE_CHECKING:
     from dperm.report.evaluation import Evaluation
@@ -112,7 +113,7 @@ def _read(asked: EvaluateOptions) -> tuple[Evaluation, Callable[[], None]]:
     wrong: dict[int, str] = {}
     if extra.get("schema"):
         schema = data.Schema.from_dict(extra["schema"])
-        named = asked.source in data.named() and not Path(asked.source).exists()
+        named = not Path(asked.source).exists() and asked.source in data.named()
         if named and asked.by is not None:
             raise ValueError(f"Expected a file with --by, got the named set {asked.source}.")
         frame = None if named else data.read_frame(asked.source, schema)

@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
+from dperm.cli.files import refuse_same, reserved
 from dperm.cli.options import JsonFlag, command
 from dperm.cli.printing import say, say_json
-from dperm.cli.shared import dataset_of, refuse_same, reserved
+from dperm.cli.tables import dataset_of
 
 
 @dataclass(frozen=True, kw_only=True)

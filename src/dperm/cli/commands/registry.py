@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from dperm.cli.files import certificate_at, refuse_same, reserved
 from dperm.cli.options import VerifyKey, command
 from dperm.cli.printing import say
-from dperm.cli.shared import certificate_at, refuse_same, reserved
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dperm.cli.by_part import by_part, files_of_parts, refuse_by_part
-from dperm.cli.kinds import KINDS, Asked, Kind
+from dperm.cli.files import keep, refuse_same, reserved, told_kept, uninterrupted
+from dperm.cli.kinds import KINDS, Asked, Kind, by_part, files_of_parts, refuse_by_part
 from dperm.cli.options import BudgetOptions, Indices, JsonFlag, Relation, command
 from dperm.cli.printing import say, say_json, say_lines
-from dperm.cli.shared import dataset_of, keep, refuse_same, reserved, stated_indices, told_kept, told_to_holder, uninterrupted
+from dperm.cli.tables import dataset_of, stated_indices, told_to_holder
 
 if TYPE_CHECKING:
     from dperm._files import Reserved

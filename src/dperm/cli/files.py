@@ -1,13 +1,12 @@
-"""What the commands share: how they speak, read and write."""
+"""Files that commands read and write: read within limits, reserved before anything is charged, and kept whatever happens."""
 
 from __future__ import annotations
 
 import atexit
 import json
 import os
-import re
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,142 +14,16 @@ from typing import TYPE_CHECKING, Any
 from dperm._files import Reserved, read_bounded, replace_own, rescue, write_new
 from dperm._json import unique_names
 from dperm._memory import free_memory
-from dperm.cli.printing import printed_instead, progress, say
+from dperm.cli.printing import printed_instead
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from dperm.audit import AuditResult
-    from dperm.data import Dataset, Schema
     from dperm.privacy import Certificate, Event
-    from dperm.report.refits import Refits
 
 _LARGEST_COST = 1000.0  # of accounting for what a file holds: a minute, for whoever asked for it
+_UNPACKED = 10  # times its bytes, that JSON takes in memory
 
 _RESERVED = ExitStack()  # the files of the command that runs
 atexit.register(_RESERVED.close)
-
-_MANY = 0.1  # of the rows
-_UNPACKED = 10  # times its bytes, that JSON takes in memory
-
-
-def told(name: str, frame: pd.DataFrame) -> str:
-    """What was read, for the data holder."""
-    how = [frame.attrs[key] for key in ("written", "sheet") if frame.attrs.get(key)]
-    written = f" ({'; '.join(how)})" if how else ""
-    return f"Read {name}: {len(frame):,} rows of {len(frame.columns)} columns{written}."
-
-
-def wrong_rows(faults: dict[int, str], rows: int, schema: Schema, on_error: str) -> dict[int, str]:
-    """Those of a table's `faults` that the schema's word on gaps does not cover: an error where `on_error` is "fail"."""
-    wrong = {row: why for row, why in faults.items() if not (schema.missing == "drop" and why.endswith("is missing"))}
-    if wrong and on_error == "fail":
-        first = next(iter(wrong))
-        raise ValueError(
-            f"{len(wrong):,} of {rows:,} rows do not fit the schema. Row {first + 1}: {wrong[first]}. "
-            "--on-error skip leaves them out."
-        )
-    if faults and len(faults) == rows:
-        raise ValueError(f"No row fits the schema. Row 1: {faults[0]}.")
-    return wrong
-
-
-def told_of_rows(frame: Any, schema: Schema, *, public: bool = False, left_out: Iterable[str] = (), **changes: Any) -> None:
-    """What stands out in a table that a model is used on; `changes`: of what is not asked for here."""
-    from dataclasses import replace
-
-    from dperm.data.survey import Survey
-
-    survey = replace(Survey.of(frame, schema), **changes)
-    lines = [*left_out, *survey.lines(), *(f"Warning: {warning}" for warning in survey.warnings())]
-    say("Of these rows:" if public else "For the data holder alone, of these rows:")
-    for line in lines:
-        say(f"  {line}")
-
-
-def told_to_holder(dataset: Dataset, data_norm: float | None = None, delta: float = 0.0, public_size: int | None = None) -> None:
-    """What was read, and what stands out in it, from the rows as they are: for nobody else to see."""
-    from dperm.data.survey import share
-
-    say(f"For the data holder alone: {dataset.described()}.")
-    lines = [] if dataset.survey is None else dataset.survey.lines()
-    warnings = [] if dataset.survey is None else dataset.survey.warnings()
-    if data_norm is not None and (longer := _longer(dataset.features, data_norm)):
-        lines.append(f"Rows longer than {data_norm:g}, scaled down: {longer:,} ({share(longer, len(dataset))}).")
-        if longer > _MANY * len(dataset):
-            much = share(longer, len(dataset))
-            warnings.append(f"{much} of the rows are scaled down to --data-norm {data_norm:g}: does it bound most rows?")
-    persons = len(dataset) if dataset.groups is None else len(set(dataset.groups.tolist()))
-    if delta >= 1 / max(1, persons):
-        warnings.append(f"--delta {delta:g} is at least 1 in {persons:,}: publishing one whole record would pass. Choose less.")
-    whole = persons + dataset.absent
-    if public_size is not None and abs(public_size - whole) > _MANY * whole:
-        warnings.append(
-            f"--public-size {public_size:,} is stated, and there are {whole:,}: what is chosen by it suits other data."
-        )
-    for line in lines:
-        say(f"  {line}")
-    for warning in warnings:
-        say(f"  Warning: {warning}")
-    say()
-
-
-def _longer(features: Any, norm: float) -> int:
-    import numpy as np
-    from scipy import sparse
-
-    from dperm import _validate as check
-
-    norm = check.scale("data_norm", norm)
-    squares = features.multiply(features).sum(axis=1) if sparse.issparse(features) else np.einsum("ij,ij->i", features, features)
-    return int((np.asarray(squares, dtype=np.float64) > norm**2 * (1 + 1e-6)).sum())
-
-
-def dataset_of(
-    source: str,
-    target: str | None,
-    schema_path: Path | None,
-    curves: Callable[[Schema], int] | None = None,
-    indices: tuple[int, int] | None = None,
-    shown: bool = False,
-) -> tuple[Dataset, Schema | None]:
-    """A named set, or a file with a given or proposed schema; `curves`: how many knots its numbers get; `indices`: of a libsvm
-    file's features."""
-    from dperm import data
-
-    if source in data.named() and not Path(source).exists():
-        schema = data.schema_of(source)
-        schema = schema if curves is None else schema.with_curves(curves(schema))
-        return data.load(source, schema), schema
-    schema = data.Schema.load(schema_path) if schema_path else None
-    with progress("Reading", shown) as bar:
-        return data.read_dataset(source, target, schema, curves=curves, indices=indices, progress=bar)
-
-
-def stated_indices(text: str | None) -> tuple[int, int] | None:
-    """ "1-123" as the first and the last index of a libsvm file's features."""
-    if text is None:
-        return None
-    if not (found := re.fullmatch(r"\s*(\d{1,9})\s*-\s*(\d{1,9})\s*", text)):
-        raise ValueError(f"Expected --indices as the first and the last, such as 1-123, got {text!r}.")
-    return int(found[1]), int(found[2])
-
-
-def refitted(
-    model: Any, records: Path, schema: Schema | None, count: int, *, shown: bool, indices: tuple[int, int] | None = None
-) -> Refits:
-    """Models like one that was trained on the table of `records`; with how far it is where that is `shown`."""
-    from dperm import _validate as check
-    from dperm import data
-    from dperm.report.refits import Refits
-
-    if str(records) in data.named() and not records.exists():
-        table = data.load(str(records), schema)
-    else:
-        table = data.read_dataset(records, None, schema, indices=indices)[0]
-    check.integer("--refits", count, minimum=2)
-    with progress("Training again", shown) as step:
-        return Refits.of(model, table, count, progress=step)
 
 
 def reserved(path: Path, *, private: bool = False, paid_for: bool = False) -> Reserved:
@@ -290,17 +163,3 @@ def uninterrupted() -> Iterator[None]:
             signal.signal(number, handler)
         for number in came[:1]:
             os.kill(os.getpid(), number)
-
-
-def speaks_of(result: AuditResult, certificate: Certificate) -> bool:
-    """Whether an audit's claim is this certificate's."""
-    same = result.claimed_epsilon == certificate.epsilon and result.delta == certificate.delta
-    return same or result.claimed_epsilon is None
-
-
-def stated_relation(value: str) -> Any:
-    """`--relation` as the library has it."""
-    from dperm._validate import choice
-    from dperm.privacy import Relation as Relations
-
-    return Relations(choice("--relation", value, [item.value for item in Relations]))
