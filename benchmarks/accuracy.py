@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from dperm import data
-from dperm.data.schema.knots import usual_knots
+from dperm.data.schema.schema import usual_knots
 from dperm.release import spend_log
 from dperm.report import Study, StudyResult, run_study
 from dperm.report.candidates import CANDIDATES, USUAL

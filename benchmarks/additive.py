@@ -24,6 +24,7 @@ from interpret.privacy import DPExplainableBoostingClassifier
 
 import dperm
 from dperm.data import Dataset, schema_of
+from dperm.data.schema.encoder import SchemaEncoder
 from dperm.data.schema.schema import Schema
 from dperm.data.sets import named_sets as registry
 from dperm.release import spend_log
@@ -37,7 +38,7 @@ def table(name: str) -> tuple[pd.DataFrame, Schema]:
     """Records without gaps, and their public schema."""
     schema, entry = schema_of(name), registry._description(name)
     frame = pd.concat([registry._read(item, entry, schema) for item in entry["files"]], ignore_index=True)
-    frame = frame.loc[schema.usable(frame)].reset_index(drop=True)
+    frame = frame.loc[SchemaEncoder(schema, frame).usable].reset_index(drop=True)
     return frame, schema
 
 

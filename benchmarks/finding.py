@@ -22,7 +22,7 @@ import pandas as pd
 
 import dperm
 from dperm.data import Dataset, Schema, find, schema_of
-from dperm.data.schema.knots import usual_knots
+from dperm.data.schema.schema import usual_knots
 from dperm.data.sets import named_sets as registry
 from dperm.estimators import DPLogisticRegression
 from dperm.release import spend_log

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from dperm.data import Schema, read_dataset
-from dperm.data.readers import streaming
+from dperm.data.readers import columnar
 from dperm.estimators import DPLogisticRegression
 from dperm.report.page import machine
 
@@ -63,7 +63,7 @@ def main() -> None:
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     os.environ["DPERM_SPEND_LOG"] = str(Path(tempfile.mkdtemp()) / "spend.db")
-    streaming.free_memory = lambda: 0.0  # as on a machine that holds none of it
+    columnar.free_memory = lambda: 0.0  # as on a machine that holds none of it
     found = [measured(rows, asked.features) for rows in asked.rows]
     text = [
         "# Tables in parts",

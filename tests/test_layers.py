@@ -69,12 +69,12 @@ def component(path: Path) -> str:
 ROOMS = {
     "privacy": ("events", "accountants", "adaptive", "certificates"),
     "data": (
-        "frames",
         "untrusted_files",
         "schema",
         "survey",
         "dataset",
         "readers",
+        "streaming",
         "schema_search",
         "read",
         "sets",

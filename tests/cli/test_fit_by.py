@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dperm.cli.by_part import files_of_parts
 from dperm.cli.commands.audit import _training  # pyright: ignore[reportPrivateUsage]
+from dperm.cli.kinds import files_of_parts
 from dperm.estimators import model_from_json
 from dperm.privacy import Disjoint
 from dperm.release import SpendLog

@@ -15,7 +15,8 @@ from sklearn.pipeline import make_pipeline
 
 from dperm.data import Column, Dataset, Schema, SchemaError, find, schema_of
 from dperm.data.schema.columns import Encoding
-from dperm.data.schema.knots import usual_knots
+from dperm.data.schema.encoder import SchemaEncoder
+from dperm.data.schema.schema import usual_knots
 from dperm.estimators import DPLogisticRegression, DPRidge, TableEncoder, model_from_json, model_to_json
 from dperm.mechanisms import Output
 from dperm.release import SpendLog
@@ -50,7 +51,7 @@ def people(count: int = 500, seed: int = 0) -> pd.DataFrame:
 
 
 def test_no_row_is_longer_than_one() -> None:
-    features, _ = SCHEMA.encode(people())
+    features, _ = SchemaEncoder(SCHEMA, people()).encode()
     assert features.shape == (500, SCHEMA.dimension) == (500, 3 * 7 + 3) and len(SCHEMA.features) == SCHEMA.dimension
     lengths = np.linalg.norm(features.astype(np.float64), axis=1)
     assert lengths.max() <= 1.0 and lengths.max() > 0.9
@@ -93,7 +94,7 @@ def test_one_missing_value_changes_nobody_else_s_row() -> None:
         for holes in ({"code": None, "kind": 1}, {"code": 2, "kind": None}):
             more = pd.concat([whole, pd.DataFrame([holes], dtype=float)], ignore_index=True)
             drop = schema if missing == "drop" else replace(schema, missing="drop") if holes["kind"] is None else schema
-            mine, theirs = (drop.encode(frame) for frame in (whole, more))
+            mine, theirs = (SchemaEncoder(drop, frame).encode() for frame in (whole, more))
             assert np.array_equal(mine[0], theirs[0][:3]) and np.array_equal(mine[1], theirs[1][:3])
             assert mine[1].tolist() == ["1", "rest" if extra else "2", "1"]
     assert columns[0].encode(pd.Series([1.5, 1.0, "2"]), Encoding()).argmax(axis=1).tolist() == [2, 0, 1]
@@ -118,7 +119,7 @@ def test_the_scale_follows_the_range_by_a_public_rule() -> None:
 
 def test_straight_lines_are_what_they_were() -> None:
     line = replace(SCHEMA, curves=0, missing="middle")
-    features, _ = line.encode(people())
+    features, _ = SchemaEncoder(line, people()).encode()
     assert line.dimension == 5 and line.divisor == 1.0
     frame = people()
     known = frame["age"].notna().to_numpy()
@@ -171,7 +172,7 @@ def test_a_bend_is_found_that_a_line_cannot_follow() -> None:
 
 def test_effects_add_up_to_the_prediction() -> None:
     frame = people(3000)
-    features, labels = SCHEMA.encode(frame)
+    features, labels = SchemaEncoder(SCHEMA, frame).encode()
     model = DPLogisticRegression(epsilon=8.0, classes=["no", "yes"]).fit(features, labels)
     found = effects(model, SCHEMA)
     assert [effect.column for effect in found] == ["age", "income", "hour", "job"]
@@ -198,7 +199,7 @@ def test_effects_add_up_to_the_prediction() -> None:
 
 def test_bands_are_free_after_output_perturbation_and_true() -> None:
     frame = people(2000)
-    features, labels = SCHEMA.encode(frame)
+    features, labels = SchemaEncoder(SCHEMA, frame).encode()
     method = Output(strong_convexity=20.0)
     heights, band = [], 0.0
     for _ in range(200):
@@ -239,7 +240,7 @@ def test_bands_of_a_model_whose_schema_was_found(tmp_path: Path) -> None:
 def test_a_line_in_logarithms_is_drawn_as_one() -> None:
     columns = (Column("income", "number", (1_000, 200_000), scale="log"), Column("paid", "label"))
     schema = Schema("t", "paid", columns, ("no", "yes"))
-    features, _ = schema.encode(pd.DataFrame({"income": [1e3, 200e3] * 50, "paid": ["no", "yes"] * 50}))
+    features, _ = SchemaEncoder(schema, pd.DataFrame({"income": [1e3, 200e3] * 50, "paid": ["no", "yes"] * 50})).encode()
     model = DPLogisticRegression(epsilon=8.0, classes=["no", "yes"]).fit(features, ["no", "yes"] * 50)
     (effect,) = effects(model, schema)
     assert effect.log and "<svg" in plot_effects(model, schema)
@@ -250,7 +251,7 @@ def test_14_a_page_draws_the_columns_that_can_do_most(monkeypatch: pytest.Monkey
     """Pictures of thousands of columns took many minutes."""
     monkeypatch.setattr("dperm.report.effects._MOST_DRAWN", 2)
     frame = people(500)
-    features, labels = SCHEMA.encode(frame)
+    features, labels = SchemaEncoder(SCHEMA, frame).encode()
     model = DPLogisticRegression(epsilon=2.0, classes=["no", "yes"]).fit(features, labels)
     page = effects_page(model, SCHEMA)
     first, last = (sorted(effects(model, SCHEMA), key=lambda effect: -effect.spread)[place].column for place in (0, -1))
@@ -263,14 +264,14 @@ def test_14_a_page_draws_the_columns_that_can_do_most(monkeypatch: pytest.Monkey
 
 def test_pages_and_pictures() -> None:
     frame = people(1000)
-    features, labels = SCHEMA.encode(frame)
+    features, labels = SchemaEncoder(SCHEMA, frame).encode()
     model = DPLogisticRegression(epsilon=8.0, classes=["no", "yes"]).fit(features, labels)
     page = effects_page(model, SCHEMA)
     assert "scores of yes" in page
     assert plot_effects(model, SCHEMA).count("<svg") == 1
     assert "(8, 1e-05)" in page
     regression = replace(SCHEMA, classes=(), target_range=(0.0, 1.0), curves=0)
-    ridge = DPRidge(epsilon=8.0).fit(regression.encode_features(frame)[0], (labels == "yes") * 1.0)
+    ridge = DPRidge(epsilon=8.0).fit(SchemaEncoder(regression, frame).features()[0], (labels == "yes") * 1.0)
     assert [len(effect.places) for effect in effects(ridge, regression)] == [2, 2, 2, 2]
     assert "0 to 1 are −1 to 1" in effects_page(ridge, regression)
     with pytest.raises(ValueError, match="features"):
@@ -298,7 +299,7 @@ def test_an_encoder_leaves_nobody_out() -> None:
         TableEncoder(replace(SCHEMA, proposed=True)).fit(frame)
     truths = Schema("t", "y", (Column("x", "category", categories=("false", "true")), Column("y", "label")), ("False", "True"))
     told = pd.DataFrame({"x": [True, False], "y": [False, True]})
-    rows, labels = truths.encode(told)
+    rows, labels = SchemaEncoder(truths, told).encode()
     assert rows.tolist() == [[0, 1], [1, 0]] and labels.tolist() == ["False", "True"]
     found = TableEncoder(SCHEMA).fit(frame)
     assert found.get_feature_names_out().tolist() == SCHEMA.features and found.transform(frame).shape == (50, SCHEMA.dimension)

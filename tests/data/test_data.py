@@ -15,6 +15,8 @@ from sklearn.datasets import dump_svmlight_file
 
 from dperm import data
 from dperm.data import Column, DataError, Dataset, Schema, SchemaError, propose, read_dataset, read_frame
+from dperm.data.schema.encoder import SchemaEncoder
+from dperm.data.schema.row_faults import row_faults
 from dperm.data.sets.named_sets import _description  # the file list behind the names
 
 PEOPLE = pd.DataFrame(
@@ -39,7 +41,7 @@ SCHEMA = Schema(
 
 
 def test_encoding_uses_public_ranges_and_categories() -> None:
-    features, targets = SCHEMA.encode(PEOPLE)
+    features, targets = SchemaEncoder(SCHEMA, PEOPLE).encode()
     assert SCHEMA.features == ["age", "job=baker", "job=nurse", "job=pilot"]
     assert np.allclose(features[:, 0], [17 / 80, 0.5, 1.0, 65 / 80])  # 90 is clipped
     assert features[:, 1:].tolist() == [[0, 1, 0], [1, 0, 0], [0, 1, 0], [1, 0, 0]]
@@ -69,21 +71,21 @@ def test_schema_json_both_ways(tmp_path: Path) -> None:
 )
 def test_a_table_that_does_not_fit_is_told_where(change: dict[str, Any], message: str) -> None:
     with pytest.raises(SchemaError, match=message):
-        SCHEMA.encode(PEOPLE.assign(**change))
+        SchemaEncoder(SCHEMA, PEOPLE.assign(**change)).encode()
 
 
 def test_a_missing_column_is_named() -> None:
     with pytest.raises(SchemaError, match=r"columns \['job'\]"):
-        SCHEMA.encode(PEOPLE.drop(columns="job"))
+        SchemaEncoder(SCHEMA, PEOPLE.drop(columns="job")).encode()
 
 
 def test_missing_values_are_treated_record_by_record() -> None:
     from dataclasses import replace
 
     holes = PEOPLE.assign(age=[17, None, 90, 65], job=["nurse", "baker", None, "baker"])
-    dropped, _ = replace(SCHEMA, missing="drop").encode(holes)
+    dropped, _ = SchemaEncoder(replace(SCHEMA, missing="drop"), holes).encode()
     assert len(dropped) == 2
-    middle, _ = replace(SCHEMA, missing="middle").encode(holes)
+    middle, _ = SchemaEncoder(replace(SCHEMA, missing="middle"), holes).encode()
     assert middle[1, 0] == 0.5
     assert middle[2, 1:].tolist() == [0, 0, 0]
     assert np.array_equal(middle[[0, 3]], dropped)
@@ -125,7 +127,7 @@ def test_a_proposal_says_that_it_looked() -> None:
     assert kinds["job"].categories == ("baker", "nurse")
     assert schema.classes == ("high", "low")
     assert propose(frame, "height").target_range is not None
-    schema.encode(frame)
+    SchemaEncoder(schema, frame).encode()
     with pytest.raises(SchemaError, match="got 'wage'"):
         propose(frame, "wage")
 
@@ -141,7 +143,7 @@ def test_every_table_format_reads_the_same(ending: str, tmp_path: Path) -> None:
         PEOPLE.to_csv(path, index=False, sep="\t" if ending == "tsv" else ",")
     dataset, schema = read_dataset(path, schema=SCHEMA)
     assert schema is SCHEMA
-    assert np.array_equal(dataset.features, SCHEMA.encode(PEOPLE)[0])
+    assert np.array_equal(dataset.features, SchemaEncoder(SCHEMA, PEOPLE).encode()[0])
     proposed, schema = read_dataset(path, target="income")
     assert schema is not None and schema.proposed
     assert len(proposed) == 4
@@ -191,7 +193,7 @@ def test_unusable_files_get_one_clear_line(name: str, content: bytes | None, mes
 def test_a_huge_file_is_refused_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "huge.csv"
     path.write_text("a,b\n1,2\n" * 100)
-    monkeypatch.setattr("dperm.data.read.free_memory", lambda: 100.0)
+    monkeypatch.setattr("dperm.data.readers.file_reader.free_memory", lambda: 100.0)
     with pytest.raises(DataError, match="too much for"):
         read_frame(path)
 
@@ -407,7 +409,7 @@ def test_targets_are_read_as_what_the_schema_knows() -> None:
         schema({">5": "much"}, target_range=(0, 9))
     assert schema({"yess": "yes", "?": None}, classes=("no", "yes")) and schema({">5": 5.0}, target_range=(0, 9))
     with pytest.raises(SchemaError, match=r"got \['maybe'\]\. Say what these are read as .*\"unknown\": \"ignore\""):
-        schema({}, classes=("no", "yes")).encode(pd.DataFrame({"x": [1.0, 0.0], "y": ["yes", "maybe"]}))
+        SchemaEncoder(schema({}, classes=("no", "yes")), pd.DataFrame({"x": [1.0, 0.0], "y": ["yes", "maybe"]})).encode()
 
 
 def test_a_column_without_one_entry_that_can_be_read_is_refused(tmp_path: Path) -> None:
@@ -428,9 +430,9 @@ def test_a_column_of_another_name_is_pointed_at() -> None:
         "t", "y", (Column("age", "number", (0, 1)), Column("job", "number", (0, 1)), Column("y", "label")), ("a", "b")
     )
     with pytest.raises(SchemaError, match=r"lacks the columns \['age'\] of the schema. Is its 'Age' the schema's 'age'\? Rename"):
-        schema.encode_features(pd.DataFrame({"Age": [1], "job": [1]}))
+        SchemaEncoder(schema, pd.DataFrame({"Age": [1], "job": [1]})).features()
     with pytest.raises(SchemaError, match=r"lacks the columns \['age', 'job'\] of the schema. It has \['q'\]"):
-        schema.faults(pd.DataFrame({"q": [1]}))
+        row_faults(schema, pd.DataFrame({"q": [1]}))
 
 
 def test_files_that_hold_no_schema_are_refused(tmp_path: Path) -> None:

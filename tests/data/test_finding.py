@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 from dperm.audit import Pair, Training, replay
 from dperm.cli import app
 from dperm.data import DataError, Dataset, Schema, SchemaError, find
+from dperm.data.dataset import refuse_search_under, search_certificate
+from dperm.data.schema.privacy_units import row_units
 from dperm.data.schema_search import private_search as module
 from dperm.data.schema_search.counting import GRID, ColumnCounts, added, counted, values_added, values_counted
 from dperm.estimators import DPLogisticRegression, TableEncoder, model_from_json
@@ -59,7 +61,8 @@ def test_what_is_found_is_charged_and_fits(relation: str) -> None:
     assert set(found["postcode"].categories) == {"010", "011", "012"}  # codes are no numbers
     assert found["note"].type == found["empty"].type == "ignore"
     assert schema.classes == ("0", "1") and not schema.proposed
-    certificate = schema.found_by(relation, 1e-5)
+    refuse_search_under(schema, relation, 1e-5)
+    certificate = search_certificate(schema)
     assert certificate is not None
     assert certificate.status == "certified"
     assert 1.9 < float(certificate.epsilon or 0) <= 2.0
@@ -115,9 +118,9 @@ def test_one_row_of_a_person_is_looked_at() -> None:
     frame = pandas.concat([FRAME[["age", "ward", "sick"]].assign(who=np.arange(COUNT).astype(str)), many])
     schema = find(frame, "sick", 4.0, unit="who")
     assert columns(schema)["age"].range[1] <= 100 and "Z" not in columns(schema)["ward"].categories
-    assert schema.unit == "who" and "all their rows" in str(schema.found_on_records())
+    assert schema.unit == "who" and "all their rows" in str(search_certificate(schema))
     with pytest.raises(SchemaError, match="unit that this schema was found by"):
-        replace(schema, unit="").found_on_records()
+        search_certificate(replace(schema, unit=""))
 
 
 def test_a_person_is_one_however_the_id_is_written() -> None:
@@ -134,7 +137,7 @@ def test_a_person_is_one_however_the_id_is_written() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_kinds", kinds)
         schema = find(frame, "sick", 2.0, unit="who")
-    assert seen == [COUNT - 39] and schema.persons(frame).max() + 1 == COUNT - 39
+    assert seen == [COUNT - 39] and row_units(schema, frame).max() + 1 == COUNT - 39
     with pytest.raises(SchemaError, match="told whose each row is"):
         find(frame.assign(who=np.where(ids == "p77", " ", ids)), "sick", 2.0, unit="who")
 
@@ -154,7 +157,7 @@ def test_entries_that_do_not_fit_stop_nobody() -> None:
     with pytest.raises(ValueError, match="a schema that is public"):
         TableEncoder(schema).fit(frame)
     with pytest.raises(SchemaError, match="Expected a delta above 1e-06"):
-        schema.found_by("add_or_remove_one", 1e-7)
+        refuse_search_under(schema, "add_or_remove_one", 1e-7)
     with pytest.raises(SchemaError, match="Expected found to be"):
         Schema.from_dict({**json.loads(schema.to_json()), "found": {}})
 

@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 
 from dperm.data import Dataset, confirmed, find, propose
-from dperm.data.frames import as_frame
+from dperm.data.schema.encoder import SchemaEncoder
+from dperm.data.schema.entries import as_frame
+from dperm.data.schema.row_faults import row_faults
 from dperm.data.survey import Survey
 from dperm.estimators import DPLogisticRegression, TableEncoder
 
@@ -40,10 +42,12 @@ def test_other_tables_are_read_alike(kind: str) -> None:
     table, whole = TABLES[kind](), propose(FRAME, "moved")
     assert propose(table, "moved") == whole
     schema = confirmed(whole)
-    features, targets = schema.encode(FRAME)
-    again, labels = schema.encode(table)
+    features, targets = SchemaEncoder(schema, FRAME).encode()
+    again, labels = SchemaEncoder(schema, table).encode()
     assert np.array_equal(again, features) and np.array_equal(labels, targets)
-    assert np.array_equal(schema.usable(table), schema.usable(FRAME)) and schema.faults(table) == schema.faults(FRAME)
+    assert np.array_equal(SchemaEncoder(schema, table).usable, SchemaEncoder(schema, FRAME).usable) and row_faults(
+        schema, table
+    ) == row_faults(schema, FRAME)
     assert np.array_equal(Dataset.of(table, schema).features, Dataset.of(FRAME, schema).features)
     assert Survey.of(table, schema) == Survey.of(FRAME, schema)
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from dperm.data import Column, Dataset, Schema, SchemaError
+from dperm.data.schema.encoder import SchemaEncoder
 from dperm.estimators import DPLogisticRegression
 from dperm.report.effects import effects, effects_page, plot_effects
 from dperm.report.refits import Refits
@@ -36,11 +37,11 @@ def people(count: int, seed: int = 0) -> pd.DataFrame:
 
 def test_they_are_products_of_their_columns_features() -> None:
     frame = people(300)
-    features, _ = SCHEMA.encode(frame)
+    features, _ = SchemaEncoder(SCHEMA, frame).encode()
     names = SCHEMA.features
     assert features.shape == (300, len(names)) == (300, SCHEMA.dimension) and len(set(names)) == len(names)
     alone = replace(SCHEMA, pairs=(), curves=5)
-    columns, _ = alone.encode(frame)
+    columns, _ = SchemaEncoder(alone, frame).encode()
     table = dict(zip(alone.features, columns.T * alone.divisor, strict=True))
     for name, values in zip(names, features.T * SCHEMA.divisor, strict=True):
         if " × " in name:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from dperm.data import Dataset, SchemaError, confirmed
-from dperm.data.schema.schema import Column
+from dperm.data.schema.columns import Column
 from dperm.data.schema_search.proposing import propose
 
 

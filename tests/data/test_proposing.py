@@ -12,7 +12,9 @@ import pandas as pd
 import pytest
 
 from dperm.data import Column, Schema, SchemaError, confirmed, named, propose, read_frame, schema_of
+from dperm.data.schema.encoder import SchemaEncoder
 from dperm.data.schema.moments import moments
+from dperm.data.schema.row_faults import row_faults
 from dperm.data.schema.schema_file import COLUMN_ENTRIES, ENTRIES, FORMAT, TEXT_OPTIONS, editor_file
 
 N = 400
@@ -129,7 +131,7 @@ def test_dates_are_told_and_encoded(form: str, entry: str, parts: tuple[str, ...
     assert column.range == ("2020-01-01", "2022-01-01") and column.note == "2020-01-30 to 2021-10-06"
     schema = Schema("t", "y", (column, Column("y", "label")), ("a", "b"), missing="separate")
     frame = pd.DataFrame({"admitted": [pd.Timestamp("2021-07-02 12:00").strftime(entry), None], "y": ["a", "b"]})
-    features, _ = schema.encode(frame)
+    features, _ = SchemaEncoder(schema, frame).encode()
     told = dict(zip(schema.features, features[0].tolist(), strict=True))
     assert told["admitted year"] == pytest.approx(0.75, abs=0.01) and told["admitted month"] == pytest.approx(6 / 12, abs=0.01)
     assert told["admitted weekday=Friday"] == 1 and told["admitted weekday=Monday"] == 0
@@ -137,21 +139,21 @@ def test_dates_are_told_and_encoded(form: str, entry: str, parts: tuple[str, ...
     assert sum(features[1]) == len(parts)  # each part says that it is missing
     frame.loc[0, "admitted"] = "tomorrow"
     with pytest.raises(SchemaError, match=r"Expected dates of the form .* in column 'admitted', got 'tomorrow'"):
-        schema.encode(frame)
-    assert schema.faults(frame) == {0: f"column 'admitted' holds 'tomorrow', which is no date of the form {column.form}"}
+        SchemaEncoder(schema, frame).encode()
+    assert row_faults(schema, frame) == {0: f"column 'admitted' holds 'tomorrow', which is no date of the form {column.form}"}
 
 
 def test_rows_of_dates_stay_within_the_norm_with_curves() -> None:
     moments = pd.Timestamp("2020-01-30 06:00") + pd.to_timedelta(np.arange(N) * 37, unit="h")
     frame = a_table(a=moments.strftime("%Y-%m-%d %H:%M"), b=np.arange(N) % 90)
     schema = propose(frame, "y").with_curves(12)
-    features, _ = schema.encode(frame)
+    features, _ = SchemaEncoder(schema, frame).encode()
     lengths = np.linalg.norm(features, axis=1)
     assert features.shape == (N, 12 + 12 + 7 + 12 + 12) == (N, schema.dimension) and lengths.max() <= 1.0
     with_pair = Schema.from_dict(json.loads(schema.to_json()) | {"pairs": [["a month", "b"]]})
-    assert np.linalg.norm(with_pair.encode(frame)[0], axis=1).max() <= 1.0
+    assert np.linalg.norm(SchemaEncoder(with_pair, frame).encode()[0], axis=1).max() <= 1.0
     early = frame.assign(a="1990-05-05 05:00")  # clipped
-    assert np.linalg.norm(schema.encode(early)[0], axis=1).max() <= 1.0
+    assert np.linalg.norm(SchemaEncoder(schema, early).encode()[0], axis=1).max() <= 1.0
 
 
 def test_a_doubt_about_days_and_months_is_said() -> None:
@@ -179,7 +181,7 @@ def test_targets(values: list[str], task: Any, classes: tuple[str, ...], read: d
     label = schema.columns[-1]
     assert (schema.classes, dict(label.read)) == (classes, read)
     assert (schema.target_range is None) == bool(classes)
-    features, targets = schema.encode(frame)
+    features, targets = SchemaEncoder(schema, frame).encode()
     assert len(features) == len(targets) == N - values.count("?")
     if classes:
         assert set(targets) == set(classes)
@@ -195,7 +197,7 @@ def test_slips_in_labels_are_pointed_at() -> None:
     edited = json.loads(propose(frame, "y").to_json())
     edited["columns"][-1]["read"] = {"noo": "no", "whatever": None}
     edited |= {"classes": ["no", "yes"], "missing": "middle"}
-    features, targets = Schema.from_dict(edited).encode(frame)
+    features, targets = SchemaEncoder(Schema.from_dict(edited), frame).encode()
     assert set(targets) == {"no", "yes"} and len(features) == N - 1
 
 
@@ -232,7 +234,7 @@ def test_confirming_leaves_no_trace_of_the_data() -> None:
     assert "note" in schema.to_json()
     assert "propos" not in text.lower()
     assert "note" not in text
-    assert confirmed(schema).encode(a_table(x=np.arange(N) % 90))[0].shape == (N, 1)
+    assert SchemaEncoder(confirmed(schema), a_table(x=np.arange(N) % 90)).encode()[0].shape == (N, 1)
 
 
 def test_a_category_that_nobody_knows_may_be_refused_be_another_or_none() -> None:
@@ -245,9 +247,9 @@ def test_a_category_that_nobody_knows_may_be_refused_be_another_or_none() -> Non
             ("a", "b"),
             missing="middle",
         )
-        assert schema.encode(frame)[0][:2].tolist() == rows and schema.faults(frame) == {}
+        assert SchemaEncoder(schema, frame).encode()[0][:2].tolist() == rows and row_faults(schema, frame) == {}
         separate = Schema.from_dict(json.loads(schema.to_json()) | {"missing": "separate"})
-        assert separate.encode(frame)[0].tolist() == [
+        assert SchemaEncoder(separate, frame).encode()[0].tolist() == [
             [*rows[0], 0],
             [*rows[1], 0],
             [*[0] * len(rows[0]), 1],
@@ -256,7 +258,7 @@ def test_a_category_that_nobody_knows_may_be_refused_be_another_or_none() -> Non
         "t", "y", (Column("x", "category", categories=("a", "b")), Column("y", "label")), ("a", "b"), missing="middle"
     )
     with pytest.raises(SchemaError, match="hold one of its 2 categories, got 'c'"):
-        strict.encode(frame)
+        SchemaEncoder(strict, frame).encode()
 
 
 @pytest.mark.parametrize(
@@ -315,7 +317,7 @@ def test_files_are_read_as_they_were_written(tmp_path: Path) -> None:
     schema = propose(read_frame(path), "y")
     (tmp_path / "s.json").write_text(schema.to_json(editor=True), encoding="utf-8-sig")
     assert Schema.load(tmp_path / "s.json") == schema
-    assert schema.encode(read_frame(path, schema))[0].shape == (N, schema.dimension)
+    assert SchemaEncoder(schema, read_frame(path, schema)).encode()[0].shape == (N, schema.dimension)
 
 
 def test_no_entry_changes_how_another_is_read_as_a_date() -> None:
@@ -343,11 +345,11 @@ def test_what_is_no_number_date_or_label_may_count_as_missing() -> None:
     )
     schema = Schema("t", "y", columns, ("a", "b"), missing="separate")
     frame = pd.DataFrame({"n": ["5", "ask", "5"], "d": ["2020-07-02", "2020-07-02", "never"], "y": ["a", "b", "c"]})
-    features, targets = schema.encode(frame)
+    features, targets = SchemaEncoder(schema, frame).encode()
     assert targets.tolist() == ["a", "b"] and features[:, :2].tolist() == [[0.5, 0], [0, 1]]
-    assert schema.faults(frame) == {} and schema.usable(frame).tolist() == [True, True, False]
+    assert row_faults(schema, frame) == {} and SchemaEncoder(schema, frame).usable.tolist() == [True, True, False]
     drop = Schema.from_dict(json.loads(schema.to_json()) | {"missing": "drop"})
-    assert drop.usable(frame).tolist() == [True, False, False] and len(drop.encode(frame)[0]) == 1
+    assert SchemaEncoder(drop, frame).usable.tolist() == [True, False, False] and len(SchemaEncoder(drop, frame).encode()[0]) == 1
 
 
 def test_cells_and_notes_stay_out_of_what_is_published() -> None:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from pyarrow import feather, parquet
 
 from dperm.data import Dataset, Schema, SchemaError, confirmed, read_dataset
-from dperm.data.frames import as_frame
+from dperm.data.schema.columns import Column
+from dperm.data.schema.entries import as_frame
 from dperm.data.schema.moments import moments
-from dperm.data.schema.schema import Column
 from dperm.data.schema_search.proposing import propose
 from dperm.data.survey import Survey
 from dperm.estimators import DPLogisticRegression
@@ -110,7 +110,7 @@ def test_a_table_is_fitted_with_all_that_belongs_to_it() -> None:
     frame = pd.DataFrame({"who": np.arange(60) // 3, "x": X[:, 0], "y": Y})
     draft = propose(frame, "y", unit="who")
     data = Dataset.of(frame, confirmed(draft))
-    model = data.fit(DPLogisticRegression(classes=["no", "yes"], max_rows_per_unit=data.max_rows_per_unit))
+    model = data.fit(DPLogisticRegression(classes=["no", "yes"], max_rows_per_unit=data.unit.max_rows))
     assert model.certificate_.of_persons and model.certificate_.status == "certified"
     with pytest.raises(ValueError, match="max_rows_per_unit"):
         data.fit(DPLogisticRegression(classes=["no", "yes"]))

@@ -20,6 +20,7 @@ import pytest
 from pyarrow import feather, parquet
 
 from dperm.data import DataError, Schema, SchemaError, propose, read_dataset, read_frame
+from dperm.data.schema.encoder import SchemaEncoder
 from dperm.data.untrusted_files import Limits, TooLargeError
 
 ZEROS = b"a,b,y\n" + b"0,0,0\n" * 6_000_000  # 36 MB
@@ -330,11 +331,11 @@ def test_15_a_parquet_file_beyond_memory_is_refused_as_a_whole_and_read_in_parts
         }
     )  # fmt: skip
     whole = read_dataset(tmp_path / "t.parquet", schema=schema)[0]
-    for module in ("untrusted_files", "readers.streaming"):
+    for module in ("untrusted_files", "readers.columnar"):
         monkeypatch.setattr(f"dperm.data.{module}.free_memory", lambda: 17_000.0)
     with pytest.raises(DataError, match="too much for"):
         read_frame(tmp_path / "t.parquet")
-    monkeypatch.setattr("dperm.data.read.free_memory", lambda: 1e9)
+    monkeypatch.setattr("dperm.data.readers.file_reader.free_memory", lambda: 1e9)
     parts = read_dataset(tmp_path / "t.parquet", schema=schema)[0]
     assert np.array_equal(parts.features, whole.features)
 
@@ -353,9 +354,9 @@ def test_15_a_table_of_more_features_than_memory_holds_is_not_encoded(monkeypatc
     frame = pd.DataFrame({"a": np.arange(1000) % 7, "y": ["no", "yes"] * 500})
     schema = propose(frame, "y")
     monkeypatch.setattr("dperm.data.untrusted_files.free_memory", lambda: 2 * 8.0 * 1000 * 12)
-    assert schema.with_curves(12).encode(frame)[0].shape == (1000, 12)
+    assert SchemaEncoder(schema.with_curves(12), frame).encode()[0].shape == (1000, 12)
     with pytest.raises(SchemaError, match="1,000 rows of 13 features, it would take about"):
-        schema.with_curves(13).encode(frame)
+        SchemaEncoder(schema.with_curves(13), frame).encode()
 
 
 def test_15_a_workbook_of_very_many_files_is_refused(tmp_path: Path) -> None:

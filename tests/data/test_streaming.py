@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather, parquet
 
-from dperm.data import DataError, Dataset, Schema, propose, read_dataset, read_stream
-from dperm.data.readers import streaming
-from dperm.data.schema.schema import SchemaError
+from dperm.data import DataError, Dataset, Schema, propose, read_dataset, read_stream, streaming
+from dperm.data.readers import columnar
+from dperm.data.schema.entries import SchemaError
 from dperm.data.survey import Survey
 from dperm.estimators import DPLogisticRegression
 from helpers.commands import dperm
@@ -53,8 +53,9 @@ def schema_of(frame: pd.DataFrame, **changes: Any) -> Schema:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine whose memory holds no table, and parts of a few rows."""
-    monkeypatch.setattr(streaming, "free_memory", lambda: 0.0)
-    monkeypatch.setattr(streaming, "_PART", 1)
+    monkeypatch.setattr(columnar, "free_memory", lambda: 0.0)
+    for module in (streaming, columnar):
+        monkeypatch.setattr(module, "PART", 1)
 
 
 def written(frame: pd.DataFrame, folder: Path, how: str) -> Path:
@@ -217,8 +218,9 @@ def test_it_keeps_within_its_memory(tmp_path: Path) -> None:
     script = tmp_path / "run.py"
     script.write_text(
         "import sys\n"
-        "from dperm.data import Schema, read_dataset, streaming\n"
-        "streaming.free_memory = lambda: 0.0\n"
+        "from dperm.data import Schema, read_dataset\n"
+        "from dperm.data.readers import columnar\n"
+        "columnar.free_memory = lambda: 0.0\n"
         "columns = [{'name': f'x{n}', 'type': 'number', 'range': [0, 1]} for n in range(20)] + [{'name': 'y', 'type': 'label'}]\n"
         "schema = Schema.from_dict({'name': 'big', 'target': 'y', 'target_range': [0, 1], 'columns': columns})\n"
         "data, _ = read_dataset(sys.argv[1], schema=schema)\n"

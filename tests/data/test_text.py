@@ -17,7 +17,9 @@ import pandas as pd
 import pytest
 
 from dperm.data import Column, DataError, Dataset, Schema, SchemaError, find, propose, read_dataset, read_frame
+from dperm.data.schema.encoder import SchemaEncoder
 from dperm.data.schema.entries import numbers
+from dperm.data.schema.row_faults import row_faults
 from dperm.estimators import DPLogisticRegression
 
 PEOPLE = pd.DataFrame(
@@ -173,11 +175,11 @@ def test_a_point_that_decimal_commas_do_not_explain_is_no_number(odd: str, tmp_p
     frame = read_frame(path)
     schema = Schema("t", "y", (Column("x", "number", (0, 10)), Column("y", "label")), ("a", "b"))
     with pytest.raises(SchemaError, match=f"Expected numbers in column 'x', got '{re.escape(odd)}'"):
-        schema.encode(frame)
-    assert list(schema.faults(frame)) == [1]
+        SchemaEncoder(schema, frame).encode()
+    assert list(row_faults(schema, frame)) == [1]
     path.write_text("x;y\n1.5;a\n2.25;b\n")
     with pytest.raises(SchemaError, match=r"got '1.5' in row 1\. This table is read with decimal commas"):
-        schema.encode(read_frame(path, written={"decimal": ","}))
+        SchemaEncoder(schema, read_frame(path, written={"decimal": ","})).encode()
 
 
 def test_what_is_no_number_keeps_its_commas(tmp_path: Path) -> None:
@@ -189,9 +191,11 @@ def test_what_is_no_number_keeps_its_commas(tmp_path: Path) -> None:
     proposed = propose(frame, "y")
     kinds = {column.name: column.type for column in proposed.columns}
     assert kinds == {"code": "category", "stage": "number", "price": "number", "y": "label"}
-    assert proposed.encode(frame)[0][:, proposed.features.index("price")] == pytest.approx([0.0, 1 / 5.8, 1.0, 0.0], abs=0.02)
+    assert SchemaEncoder(proposed, frame).encode()[0][:, proposed.features.index("price")] == pytest.approx(
+        [0.0, 1 / 5.8, 1.0, 0.0], abs=0.02
+    )
     stated = Schema("t", "y", (Column("stage", "category", categories=("1.000", "2.500")), Column("y", "label")), ("a", "b"))
-    assert stated.encode(frame)[0].tolist() == [[1, 0], [1, 0], [0, 1], [0, 1]]
+    assert SchemaEncoder(stated, frame).encode()[0].tolist() == [[1, 0], [1, 0], [0, 1], [0, 1]]
     assert read_frame(path, written={"decimal": ",", "missing": "1,5"})["price"].isna().tolist() == [True, False, False, True]
 
 

@@ -9,7 +9,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather, parquet
 
-from dperm.data.readers.unpacked_size import arrow_bytes, entry_bytes, parquet_bytes
+from dperm.data.readers.arrow import arrow_bytes
+from dperm.data.readers.columnar import entry_bytes
+from dperm.data.readers.parquet import parquet_bytes
 from dperm.data.untrusted_files import CELL
 
 SIZE = 5_000

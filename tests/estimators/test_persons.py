@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from dperm.audit import Training, extreme_pairs, replay
 from dperm.cli import app
 from dperm.data import Schema, SchemaError, read_dataset
+from dperm.data.schema.privacy_units import row_units
 from dperm.estimators import (
     DPLasso,
     DPLinearSVC,
@@ -287,7 +288,7 @@ def test_a_schema_names_its_unit(table: Path) -> None:
     schema = Schema.load(table / "schema.json")
     assert (schema.unit, schema.max_rows_per_unit) == ("who", 5) and Schema.from_dict(json.loads(schema.to_json())) == schema
     dataset, _ = read_dataset(table / "stays.csv", None, schema)
-    assert dataset.groups is not None and dataset.max_rows_per_unit == 5
+    assert dataset.groups is not None and dataset.unit.max_rows == 5
     assert len(np.unique(dataset.groups)) + dataset.absent == PERSONS and dataset.absent >= 1
     for changes, said in (
         ({"unit": "x0"}, "no feature and no target"),
@@ -310,9 +311,9 @@ def test_a_schema_names_its_unit(table: Path) -> None:
     frame = pandas.read_csv(table / "stays.csv")
     with pytest.raises(SchemaError, match="is missing in 2 of"):
         frame.loc[[3, 8], "who"] = None
-        schema.persons(frame)
+        row_units(schema, frame)
     with pytest.raises(SchemaError, match="unit's column 'who'"):
-        schema.persons(frame.drop(columns="who"))
+        row_units(schema, frame.drop(columns="who"))
 
 
 def test_the_command_line_trains_and_compares_persons(table: Path) -> None:

@@ -23,8 +23,8 @@ from dperm.release.source import SystemSource
 #: Processes that are forked from one that has imported these.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([
-    "PIL.PngImagePlugin", "cryptography.hazmat.primitives.serialization", "dperm.cli", "dperm.cli.by_part", "dperm.cli.kinds",
-    "dperm.data.schema.knots", "dperm.estimators", "dperm.gradient.recipes",
+    "PIL.PngImagePlugin", "cryptography.hazmat.primitives.serialization", "dperm.cli", "dperm.cli.kinds",
+    "dperm.data.schema.schema", "dperm.estimators", "dperm.gradient.recipes",
     "dperm.privacy.accountants.closed_forms", "dperm.privacy.certificates.signing",
     "dperm.release.ledger", "dperm.report.audits", "dperm.report.candidates", "dperm.report.page", "dperm.report.summary",
     "dperm.torch", "jinja2", "matplotlib.figure", "multiprocessing.popen_spawn_posix", "pandas", "psycopg", "pyarrow.csv",

@@ -21,6 +21,7 @@ from dperm.estimators import (
     model_from_json,
     model_to_json,
 )
+from dperm.objectives import PrivacyUnit
 from dperm.release import SpendLog
 from dperm.report.refits import Refits
 from helpers.estimators import learnable, linear_estimators, made
@@ -97,7 +98,7 @@ def test_persons_are_drawn_with_all_their_rows() -> None:
     """Five equal rows of a person say as much as one: intervals are those of so many persons, not of so many rows."""
     one = table(0, n=300)
     groups = np.repeat(np.arange(300), 5)[np.random.default_rng(1).permutation(1500)]
-    five = replace(one, features=one.features[groups], targets=one.targets[groups], groups=groups, max_rows_per_unit=5)
+    five = replace(one, features=one.features[groups], targets=one.targets[groups], groups=groups, unit=PrivacyUnit(5))
     spread = []
     for records, rows in ((one, None), (five, 5)):
         model = fitted(DPLogisticRegression(epsilon=50.0, classes=LABELS, max_rows_per_unit=rows, public_size=300), records)

@@ -21,7 +21,7 @@ with needed("typer", "The command line"):
     import typer
 
 from dperm.cli import commands
-from dperm.cli.shared import ENDING, give_up_reserved
+from dperm.cli.files import ENDING, give_up_reserved
 
 __all__ = ["app", "main"]
 

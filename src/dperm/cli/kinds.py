@@ -1,10 +1,13 @@
-"""What `--model` names: how each kind of model is made of a table and of what the command line asks."""
+"""What `--model` names: how each kind of model is made of a table and of what the command line asks, also one for each part of
+the rows."""
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dperm._extras import require
@@ -65,7 +68,7 @@ class _Linear(Kind):
             raise ValueError(f"Expected --mechanism gradient with --sampling {asked.sampling}: other mechanisms draw no batches.")
 
     def knots(self, schema: Schema, asked: Asked) -> int:
-        from dperm.data.schema.knots import usual_knots
+        from dperm.data.schema.schema import usual_knots
 
         epsilon = asked.budget if isinstance(asked.budget, float | int) else 1.0
         return schema.curves or usual_knots(schema, epsilon, asked.delta, asked.public_size)
@@ -168,7 +171,7 @@ def _options(dataset: Dataset, asked: Asked) -> dict[str, Any]:
         "public_size": asked.public_size,
         "label": dataset.name,
     }
-    return options if dataset.groups is None else {**options, "max_rows_per_unit": dataset.max_rows_per_unit}
+    return options if dataset.groups is None else {**options, "max_rows_per_unit": dataset.unit.max_rows}
 
 
 def _labels(dataset: Dataset, name: str) -> list[Any]:
@@ -202,3 +205,33 @@ def _weights(given: str | None) -> dict[str, float] | None:
         if not equals:
             raise ValueError(f"Expected --class-weight such as no=1,yes=4, got {given!r}.")
     return weights
+
+
+def refuse_by_part(kind: Kind, asked: Asked, private_report: Path | None) -> None:
+    """ValueError, before a row is read, for what has no models by part."""
+    if not kind.drawn:
+        raise ValueError("Expected a linear model with --fit-by: logistic, svm or ridge.")
+    if asked.relation != "add_or_remove_one":
+        raise ValueError(
+            "Expected --relation add_or_remove_one with --fit-by: under replace_one the number of records of each part would be "
+            "public, and a record that moves to another part changes it."
+        )
+    if private_report is not None:
+        raise ValueError("Expected no --private-report with --fit-by.")
+
+
+def by_part(estimator: Any, schema: Schema, column: str, public_size: int | None) -> Any:
+    """A model for each category of a column. Of a public number of all records each part is taken to have an equal share."""
+    from dperm.estimators import DPByPart
+
+    parts = schema.columns_of(column)
+    share = None if public_size is None else max(1, public_size // len(parts))
+    return DPByPart(estimator.set_params(public_size=None), parts, public_sizes=share)
+
+
+def files_of_parts(output: Path, parts: Iterable[str]) -> dict[str, Path]:
+    """A file for each part: model.json becomes model.north.json."""
+    words = {part: re.sub(r"[^\w-]+", "-", part).strip("-") for part in parts}
+    if len(set(map(str.lower, words.values()))) < len(words) or not all(words.values()):  # some file systems know one case
+        words = {part: f"{number}-{word}" for number, (part, word) in enumerate(words.items(), start=1)}
+    return {part: output.with_name(f"{output.stem}.{word}{output.suffix}") for part, word in words.items()}

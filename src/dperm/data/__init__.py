@@ -3,14 +3,16 @@
 from dperm._extras import require
 from dperm.data.dataset import Dataset
 from dperm.data.read import read_dataset, read_frame
-from dperm.data.readers.streaming import read_stream
-from dperm.data.schema.columns import TargetRange
-from dperm.data.schema.schema import Column, Schema, SchemaError
+from dperm.data.schema.columns import Column, TargetRange
+from dperm.data.schema.encoder import SchemaEncoder
+from dperm.data.schema.entries import SchemaError
+from dperm.data.schema.schema import Schema
 from dperm.data.schema_search.private_search import find
 from dperm.data.schema_search.proposing import confirmed, propose
 from dperm.data.sets.images import Images, load_images
 from dperm.data.sets.named_sets import load, named, schema_of
 from dperm.data.sets.reviews import Reviews, hashed_words, load_reviews
+from dperm.data.streaming import read_stream
 from dperm.data.untrusted_files import DataError
 
 require("pandas", "A table")  # loaded where a table is read, and not before
@@ -23,6 +25,7 @@ __all__ = [
     "Images",
     "Reviews",
     "Schema",
+    "SchemaEncoder",
     "SchemaError",
     "TargetRange",
     "confirmed",

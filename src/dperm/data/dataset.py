@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm._column import column
-from dperm.data.frames import as_frame
+from dperm._json import on_one_line
 from dperm.data.schema.columns import TargetRange
-from dperm.data.schema.schema import Schema, SchemaError
+from dperm.data.schema.encoder import SchemaEncoder
+from dperm.data.schema.entries import SchemaError
+from dperm.data.schema.privacy_units import row_units
+from dperm.data.schema.schema import Schema
 from dperm.data.survey import Survey
 from dperm.data.untrusted_files import DataError
-from dperm.privacy import Certificate
+from dperm.objectives import RECORD, PrivacyUnit
+from dperm.privacy import Certificate, epsilon
 from dperm.privacy.certificates import assumptions as statements
 from dperm.release.ledger import only_claimed
 
@@ -40,7 +46,7 @@ class Dataset:
     absent: int = 0
     places: NDArray[np.intp] | None = None  # (n,) which rows of the table these are, from 0; None: not known, or all
     groups: NDArray[np.intp] | None = None  # (n,) whose each row is; None: each row is a person
-    max_rows_per_unit: int | None = None  # the most rows that are used of one
+    unit: PrivacyUnit = RECORD  # what a record is
     found: Certificate | None = None  # what finding the schema cost, on the same records
     neighbours: tuple[tuple[int, int], ...] = ()  # features that are next to each other on a curve
     written: str = ""  # how its file was written, in words, where that was found out
@@ -93,13 +99,13 @@ class Dataset:
     def described(self) -> str:
         """How much there is, for the data holder alone."""
         written = f", read as {self.written}" if self.written else ""
-        if self.groups is None or self.max_rows_per_unit is None:
+        if self.groups is None or self.unit.max_rows is None:
             left_out = f", {self.absent:,} left out" if self.absent else ""
             return f"{len(self):,} records{left_out}{written}"
         counts = np.unique(self.groups, return_counts=True)[1]
-        left = int(np.maximum(counts - self.max_rows_per_unit, 0).sum())
+        left = int(np.maximum(counts - self.unit.max_rows, 0).sum())
         text = f"{len(self):,} rows of {len(counts):,} persons, up to {counts.max(initial=0):,} of one"
-        return text + (f"; {left:,} beyond {self.max_rows_per_unit} of a person are not used" if left else "") + written
+        return text + (f"; {left:,} beyond {self.unit.max_rows} of a person are not used" if left else "") + written
 
     def refuse_persons(self, what: str) -> None:
         """DataError for a table whose rows are not persons, where `what` knows rows alone."""
@@ -109,21 +115,19 @@ class Dataset:
     @classmethod
     def of(cls, frame: Any, schema: Schema) -> Dataset:
         """A table through its schema."""
-        frame = as_frame(frame)
-        features, targets = schema.encode(frame)
-        usable = schema.usable(frame)
+        table = SchemaEncoder(schema, frame)
+        features, targets = table.encode()
+        usable = table.usable
         if not usable.any():
-            if not schema.labelled(frame).any():
+            if not table.labelled.any():
                 labels = f"one of the labels {list(schema.classes)[:8]}" if schema.classes else "a number"
                 raise SchemaError(f"No record is left: none has {labels} in {schema.target!r}.")
-            decimal = schema.decimal_of(frame)
-            gaps = {column.name: int(column.absent(frame[column.name], decimal).sum()) for column in schema.feature_columns}
-            worst = max(gaps, key=lambda name: gaps[name])
+            worst = max(table.gaps, key=lambda name: int(table.gaps[name].sum()))
             raise SchemaError(
                 f'No record is left: column {worst!r} has most missing values, and "missing" is {schema.missing!r}.'
             )
-        persons = schema.persons(frame) if schema.unit else None
-        return cls.encoded(schema, features, targets, usable, persons, written=frame.attrs.get("written", ""))
+        persons = row_units(schema, table.frame) if schema.unit else None
+        return cls.encoded(schema, features, targets, usable, persons, written=table.frame.attrs.get("written", ""))
 
     @classmethod
     def encoded(
@@ -157,10 +161,37 @@ class Dataset:
             absent=absent,
             places=np.flatnonzero(usable) if left_out else None,
             groups=None if persons is None else persons[usable],
-            max_rows_per_unit=schema.max_rows_per_unit if schema.unit else None,
-            found=schema.found_on_records(),
+            unit=PrivacyUnit(schema.max_rows_per_unit) if schema.unit else RECORD,
+            found=search_certificate(schema),
             neighbours=schema.neighbours,
             written=written,
             read_off="ranges, categories and labels were" if schema.proposed else "",
             stated=True,
         )
+
+
+def search_certificate(schema: Schema) -> Certificate | None:
+    """What finding the schema cost, where it was found privately. SchemaError where that protects others than its unit does."""
+    if schema.found is None:
+        return None
+    try:
+        certificate = Certificate.from_json(json.dumps(schema.found))
+        certificate.verify()
+    except ValueError as error:
+        raise SchemaError(f"The schema's certificate of how it was found cannot be used: {error}") from None
+    if on_one_line(schema.unit) != certificate.public_facts.get("unit", ""):
+        raise SchemaError("Expected the unit that this schema was found by: it protects other neighbours. Find it again.")
+    return certificate
+
+
+def refuse_search_under(schema: Schema, relation: str, delta: float) -> None:
+    """SchemaError, before anything is charged, where what finding the schema cost cannot be added to a training under this
+    relation and δ."""
+    certificate = search_certificate(schema)
+    if certificate is None:
+        return
+    if certificate.relation != relation:
+        found = certificate.relation.value
+        raise SchemaError(f"Expected relation {found!r}, under which this schema was found, got {relation!r}.")
+    if not delta or not math.isfinite(epsilon(certificate.event, delta)):
+        raise SchemaError(f"Expected a delta above {certificate.delta / 10:g}: finding the schema took that much, got {delta:g}.")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,76 +9,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dperm._memory import free_memory
 from dperm.data.dataset import Dataset
-from dperm.data.frames import as_frame
-from dperm.data.readers.arrays import admit_table, arrays_of_archive, is_floating
-from dperm.data.readers.decoding import read_bytes
-from dperm.data.readers.streaming import IN_PARTS, StoredTable, fits_memory, is_first_feather, read_in_parts
-from dperm.data.readers.text import marks_of, read_text
-from dperm.data.readers.unpacked_size import entry_bytes
-from dperm.data.readers.workbooks import read_sheet
+from dperm.data.readers.columnar import ColumnarReader, columnar_reader
+from dperm.data.readers.file_reader import (
+    ArrayReader,
+    Arrays,
+    TableOptions,
+    TableReader,
+    reader_of,
+    refuse_too_large,
+    refuse_unreadable,
+)
+from dperm.data.readers.numpy_files import is_floating
 from dperm.data.schema.columns import TargetRange
-from dperm.data.schema.schema import Schema, SchemaError
+from dperm.data.schema.entries import SchemaError
+from dperm.data.schema.schema import Schema
 from dperm.data.schema_search.proposing import propose
+from dperm.data.streaming import fits_whole, read_in_parts
 from dperm.data.survey import Survey
-from dperm.data.untrusted_files import DataError, Limits, parsing
+from dperm.data.untrusted_files import DataError, parsing
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_TABLES = (".parquet", ".arrow", ".feather", ".xlsx", ".xlsm")
-_LIBSVM_ENDINGS = (".libsvm", ".svm", ".svmlight")
-_ARRAYS = (".npy", ".npz", *_LIBSVM_ENDINGS)
-_TEXTS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.bz2", ".csv.xz", ".csv.zip", ".txt")
 _LARGEST_LABEL = 2.0**53
-_LIBSVM = rb"[+-]?[\d.eE+-]+(,[\d.eE+-]+)*(\s+\d+:[^\s:]+)+\s*(#.*)?"
-
-
-def _kind(path: Path, *, text: bool = False) -> str:
-    """What a file holds, by its ending or, where that says nothing, by its first bytes: an ending of those above, "" for text.
-    `text`: it is no array, somebody said."""
-    name = path.name.lower()
-    for suffix in (*_TABLES, *_ARRAYS):
-        if name.endswith(suffix):
-            return suffix
-    _check_there(path)
-    if name.endswith(".xls"):
-        raise DataError(f"Cannot read {path}: save it as .xlsx or as CSV.")
-    with path.open("rb") as file:
-        magic = file.read(8)
-    if magic.startswith(b"PAR1"):
-        return ".parquet"
-    if magic.startswith(b"ARROW1"):
-        return ".arrow"
-    if name.endswith(_TEXTS):
-        return ""
-    if text:
-        return ""
-    with parsing(path):
-        start = read_bytes(path, 100_000)
-    return ".libsvm" if re.fullmatch(_LIBSVM, next(filter(None, start.splitlines()), b"").strip()) else ""
-
-
-def _check_there(path: Path) -> None:
-    if path.is_dir():
-        raise DataError(f"Expected a file, got the folder {path}.")
-    if not path.is_file():
-        raise DataError(f"No file {path}.")
-    if not os.access(path, os.R_OK):
-        raise DataError(f"The file {path} may not be read by you.")
-    if not path.stat().st_size:
-        raise DataError(f"The file {path} is empty.")
-
-
-def _check_file(path: Path) -> None:
-    _check_there(path)
-    size, free = path.stat().st_size, free_memory()
-    if size > free / 2 and not path.name.endswith(".npy"):
-        raise DataError(
-            f"The file {path} has {size / 1e9:.1f} GB, too much for the {free / 1e9:.1f} GB of free memory. "
-            "`dperm train` reads a Parquet file in parts where a schema is given; a .npy file of features is memory-mapped."
-        )
 
 
 def read_frame(path: str | Path, schema: Schema | None = None, *, written: Mapping[str, Any] | None = None) -> pd.DataFrame:
@@ -93,32 +44,24 @@ def read_frame(path: str | Path, schema: Schema | None = None, *, written: Mappi
     DataError for what cannot be read, with the line where there is one: no row is left out in silence.
     """
     path = Path(path)
-    given = {**(schema.extra if schema else {}), **(written or {})}
-    kind = _kind(path, text=schema is not None or bool(given))
-    if kind in _ARRAYS:
+    stated = {name: value for name, value in (written or {}).items() if value is not None}
+    given = {name: value for name, value in {**(schema.extra if schema else {}), **(written or {})}.items() if value is not None}
+    reader = reader_of(path, text=schema is not None or bool(written))
+    if not isinstance(reader, TableReader):
         raise DataError(f"Expected a table, got the array file {path.name!r}.")
-    _check_file(path)
+    refuse_too_large(path, reader)
     names = [] if schema is None else [column.name for column in schema.columns]
     named = [names, [name for name in names if schema and name != schema.target]] if names else []
-    options = {name: value for name, value in given.items() if value is not None}
-    words = ""
     with parsing(path):
-        if kind in IN_PARTS:
-            frame = _stored(path, kind)
-        elif kind:
-            frame = read_sheet(path, marks_of(options.get("missing", ())))
-        else:
-            frame, dialect = read_text(path, options, named, _values(schema))
-            words = "" if {"separator", "encoding", "decimal"} <= set(options) else str(dialect)
-            frame.attrs["decimal"] = dialect.decimal
-            stated = {name: value for name, value in (written or {}).items() if value is not None}
-            frame.attrs["format"] = {**dialect.found(), **stated}
+        frame = reader.read(path, TableOptions(given, named, _values(schema)))
+    if "format" in frame.attrs:
+        frame.attrs["format"] |= stated
     if frame.empty:
         raise DataError(f"The table {path} has no records.")
     doubled = frame.columns[frame.columns.duplicated()].tolist()
     if doubled:
         raise DataError(f"Expected distinct column names in {path}, got {doubled[:5]} twice.")
-    frame.attrs["written"] = words
+    frame.attrs.setdefault("written", "")
     return frame
 
 
@@ -127,19 +70,6 @@ def _values(schema: Schema | None) -> dict[str, tuple[str, ...]]:
     if schema is None:
         return {}
     return {column.name: schema.classes if column.type == "label" else column.categories for column in schema.columns}
-
-
-def _stored(path: Path, kind: str) -> pd.DataFrame:
-    """A Parquet, Arrow or Feather file as a whole, once it is known how much memory that takes."""
-    from pyarrow import feather, parquet
-
-    if not is_first_feather(path):
-        StoredTable(path, kind).refuse_beyond_memory()
-    table = parquet.read_table(path) if kind == ".parquet" else feather.read_table(path)
-    # else lengths and places in it are believed, and memory beside it is read; and texts that are no UTF-8 are found only later
-    table.validate(full=True)
-    Limits.current().refuse_memory(entry_bytes(table), path.stat().st_size)
-    return as_frame(table)
 
 
 def read_dataset(
@@ -162,18 +92,21 @@ def read_dataset(
     only claimed to be private.
     """
     path = Path(path)
-    kind = "" if path.is_dir() and schema is not None else _kind(path, text=schema is not None)
-    if indices is not None and kind not in _LIBSVM_ENDINGS:
+    folder = path.is_dir() and schema is not None
+    reader = columnar_reader(path) if folder else reader_of(path, text=schema is not None)
+    if indices is not None and not (isinstance(reader, ArrayReader) and reader.takes_indices):
         raise DataError(f"Expected a libsvm file with indices, got {path}.")
-    if kind in _ARRAYS:
-        _check_file(path)
-        return _read_arrays(path, kind, target, indices), None
-    if schema is not None and not path.is_dir():
-        _check_there(path)
-    if schema is not None and (path.is_dir() or kind in IN_PARTS) and not fits_memory(path, kind, schema):
+    if isinstance(reader, ArrayReader):
+        refuse_too_large(path, reader)
+        with parsing(path):
+            arrays = reader.read(path, target, indices)
+        return _of_arrays(path, arrays), None
+    if schema is not None and not folder:
+        refuse_unreadable(path)
+    if schema is not None and isinstance(reader, ColumnarReader) and not fits_whole(path, reader, schema):
         schema = schema if curves is None else schema.with_curves(curves(schema))
         _refuse_other_target(target, schema)
-        return read_in_parts(path, kind, schema, progress), schema
+        return read_in_parts(path, reader, schema, progress), schema
     frame = read_frame(path, schema)
     if schema is None:
         if target is None:
@@ -194,52 +127,9 @@ def _refuse_other_target(target: str | None, schema: Schema) -> None:
         raise SchemaError(f"Expected target {schema.target!r}, as the schema says, got {target!r}.")
 
 
-def _sparse(path: Path, indices: tuple[int, int] | None) -> tuple[Any, Any, tuple[int, int]]:
-    """Features, targets and the indices of the features: stated, or from 0 or 1 to the largest that any record has."""
-    from sklearn.datasets import load_svmlight_file
-
-    if indices is not None and not 0 <= indices[0] <= indices[1]:
-        raise DataError(
-            f"Cannot read {path}: expected indices from 0 or more to as many or more, got {indices[0]} to {indices[1]}."
-        )
-    with parsing(path):
-        if indices is not None:
-            Limits.current().refuse_features(indices[1])
-        features, targets = load_svmlight_file(io.BytesIO(read_bytes(path)), zero_based=True)
-        Limits.current().refuse_features(features.shape[1] - 1)
-    if indices is None:
-        first = 0 if features[:, :1].nnz else 1
-        return features[:, first:], targets, (first, features.shape[1] - 1)
-    first, last = indices
-    if features.shape[1] > last + 1 or features[:, :first].nnz:
-        raise DataError(f"Cannot read {path}: expected indices from {first} to {last}, got others.")
-    features.resize(features.shape[0], last + 1)
-    return features[:, first:], targets, indices
-
-
-def _mapped(path: Path, target: str | None) -> tuple[Any, Any]:
-    """Features and targets of a .npy file, the features mapped."""
-    with parsing(path):
-        table = np.load(path, mmap_mode="r", allow_pickle=False)
-        admit_table(table, path.stat().st_size)
-    try:
-        column = range(table.shape[1])[int(target if target is not None else -1)]
-    except (ValueError, IndexError):
-        raise DataError(f"Expected target to be the number of a column of {path}, got {target!r}.") from None
-    if column not in (0, table.shape[1] - 1):
-        raise DataError(f"Cannot read {path}: the target must be the first or the last column, so that the rest can stay mapped.")
-    return (table[:, 1:] if column == 0 else table[:, :-1]), np.array(table[:, column])
-
-
-def _read_arrays(path: Path, suffix: str, target: str | None, indices: tuple[int, int] | None) -> Dataset:
-    stated = indices is not None
-    if suffix == ".npy":
-        features, targets = _mapped(path, target)
-    elif suffix == ".npz":
-        with parsing(path):
-            features, targets = arrays_of_archive(path)
-    else:
-        features, targets, indices = _sparse(path, indices)
+def _of_arrays(path: Path, arrays: Arrays) -> Dataset:
+    """Labels, or the target's range, and indices that are not stated, are read off the data, and the data set says so."""
+    features, targets, indices, stated = arrays.features, arrays.targets, arrays.indices, arrays.indices_stated
     if not is_floating(features.dtype):
         features = features.astype(np.float64)
     distinct = np.unique(targets)

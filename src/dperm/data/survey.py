@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dperm.data.frames import as_frame
-from dperm.data.schema.entries import as_numbers, texts
-from dperm.data.schema.schema import Schema, SchemaError
+from dperm.data.schema.encoder import SchemaEncoder
+from dperm.data.schema.entries import SchemaError, as_numbers, texts
+from dperm.data.schema.schema import Schema
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,11 +46,11 @@ class Survey:
     @classmethod
     def of(cls, frame: Any, schema: Schema) -> Survey:
         """Of a table that fits the schema."""
-        frame = as_frame(frame)
+        table = SchemaEncoder(schema, frame)
+        frame, decimal = table.frame, table.decimal
         used = schema.feature_columns
         names = {column.name for column in schema.columns} | {schema.unit}
-        decimal = schema.decimal_of(frame)
-        missing = {column.name: int(column.absent(frame[column.name], decimal).sum()) for column in used}
+        missing = {name: int(gap.sum()) for name, gap in table.gaps.items()}
         outside: dict[str, int] = {}
         strange: dict[str, int] = {}
         narrow: dict[str, float] = {}
@@ -65,11 +65,10 @@ class Survey:
                 strange[column.name] = int((words.notna() & ~words.isin(column.categories)).sum())
         targets, unlabelled, said = 0, np.zeros(0, dtype=bool), frame.iloc[:0, 0]
         if schema.target in frame.columns:
-            unlabelled = ~schema.labelled(frame)
+            unlabelled = ~table.labelled
             said = frame[schema.target][unlabelled].dropna()
         if schema.target_range is not None and schema.target in frame.columns:
-            label = next(column for column in schema.columns if column.name == schema.target)
-            said_numbers = label.entries(frame[schema.target])
+            said_numbers = schema.label.entries(frame[schema.target])
             given, (low, high) = as_numbers(said_numbers, decimal), schema.target_range
             targets = int((np.isfinite(given) & ((given < low) | (given > high))).sum())
             if (width := _width(said_numbers, schema.target_range, decimal)) < _NARROW:

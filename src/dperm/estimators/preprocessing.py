@@ -128,7 +128,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return np.array(self.schema_.features, dtype=object)
 
     def _encoded(self, X: Any) -> NDArray[np.float32]:
-        features, kept = self.schema_.encode_features(X)
+        from dperm.data import SchemaEncoder
+
+        features, kept = SchemaEncoder(self.schema_, X).features()
         if not kept.all():
             raise ValueError(
                 f"Expected no missing values, got {int((~kept).sum())} rows with some, which no transformer may leave out: set "

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
+
+from dperm.data import Dataset
+from dperm.objectives import Logistic, Task
 from dperm.report.figures import bounds_figure
 from dperm.report.page import environment, machine
-from dperm.utility import BOUNDS, Bound, MeasuredExcess, Problem
+from dperm.utility import BOUNDS, Bound, MeasuredExcess, Problem, measured_excess
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,23 @@ class BoundRow:
     @property
     def missing(self) -> str:
         return ", ".join(self.bound.needs)
+
+
+def measured_on(dataset: Dataset, data_norm: float, relation: str, **settings: Any) -> MeasuredExcess:
+    """The excess risk of logistic regression, measured on a data set of two classes. `settings` are those of
+    `measured_excess`."""
+    task = Task(
+        loss=Logistic(),
+        features=dataset.features.shape[1],
+        classes=2,
+        data_norm=data_norm,
+        intercept_scale=0.5 * data_norm,
+        relation=relation,  # pyright: ignore[reportArgumentType]
+        public_size=len(dataset.targets),
+    )
+    objective = task.objective()
+    numbers = np.searchsorted(np.asarray(sorted(dataset.classes)), dataset.targets)
+    return measured_excess(objective, objective.records(dataset.features, task.targets(numbers)), **settings)
 
 
 def bound_rows(problem: Problem) -> list[BoundRow]:

@@ -60,15 +60,6 @@ def registry_entry(certificate: Certificate, deployment: Deployment) -> str:
     """The entry. ValueError for a certificate without a proved ε, and for one of a run that was not private."""
     if certificate.epsilon is None or certificate.status != "certified":
         raise ValueError(f"Expected a certified model, got one that is {certificate.status}.")
-    pure = certificate.delta == 0
-    price = "" if pure else f", δ = {upward(certificate.delta, 6)}"
-    parameters = {"epsilon": certificate.epsilon} | ({} if pure else {"delta": certificate.delta})
-    view = certificate.attack_view((0.01,))
-    views = [
-        f"The best attack finds at most {upward(100 * view.true_positive_rates[0], 3)} of 100 where it accuses 1 of 100 wrongly; "
-        f"its advantage is at most {upward(100 * view.advantage, 3)} points."
-    ]
-    stop = [str(certificate.ex_post)] if certificate.ex_post else []
     product = {
         "name": deployment.name,
         "data_curators": list(deployment.curators),
@@ -84,22 +75,8 @@ def registry_entry(certificate: Certificate, deployment: Deployment) -> str:
         "status": "Draft",
         "deployment": {
             "product": product,
-            "dp_flavor": {
-                "name": "Pure DP" if pure else "Approximate DP",
-                "input_metric": _DISTANCE[certificate.relation] + (" between sets of persons" if certificate.of_persons else ""),
-                "bound_on_input_distance": "1",
-                "output_measure": "max divergence" if pure else "hockey-stick divergence",
-                "bound_on_output_distance": f"ε = {upward(certificate.epsilon, 6)}{price}",
-                "unprotected_quantities": "; ".join(
-                    f"{key}: {value}" for key, value in certificate.public_facts.items() if value is not None
-                ),
-            },
-            "privacy_loss": {
-                "privacy_unit": "user-level" if certificate.of_persons else "record-level",
-                "privacy_unit_description": (_UNIT_OF_PERSONS if certificate.of_persons else _UNIT)[certificate.relation],
-                "privacy_parameters": parameters,
-                "privacy_parameters_description": " ".join([f"Accountant: {certificate.accountant}.", *stop, *views]),
-            },
+            "dp_flavor": _flavour(certificate, certificate.epsilon),
+            "privacy_loss": _privacy_loss(certificate),
             "model": {
                 "model_name": "Central",
                 "release_type": "One release",
@@ -124,3 +101,36 @@ def registry_entry(certificate: Certificate, deployment: Deployment) -> str:
         },
     }
     return json.dumps(entry, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _flavour(certificate: Certificate, epsilon: float) -> dict[str, str]:
+    """Which definition of privacy holds, between which inputs, and by how much."""
+    pure = certificate.delta == 0
+    price = "" if pure else f", δ = {upward(certificate.delta, 6)}"
+    return {
+        "name": "Pure DP" if pure else "Approximate DP",
+        "input_metric": _DISTANCE[certificate.relation] + (" between sets of persons" if certificate.of_persons else ""),
+        "bound_on_input_distance": "1",
+        "output_measure": "max divergence" if pure else "hockey-stick divergence",
+        "bound_on_output_distance": f"ε = {upward(epsilon, 6)}{price}",
+        "unprotected_quantities": "; ".join(
+            f"{key}: {value}" for key, value in certificate.public_facts.items() if value is not None
+        ),
+    }
+
+
+def _privacy_loss(certificate: Certificate) -> dict[str, Any]:
+    """The unit, the parameters, and what they keep from an attacker."""
+    parameters = {"epsilon": certificate.epsilon} | ({} if certificate.delta == 0 else {"delta": certificate.delta})
+    view = certificate.attack_view((0.01,))
+    views = [
+        f"The best attack finds at most {upward(100 * view.true_positive_rates[0], 3)} of 100 where it accuses 1 of 100 wrongly; "
+        f"its advantage is at most {upward(100 * view.advantage, 3)} points."
+    ]
+    stop = [str(certificate.ex_post)] if certificate.ex_post else []
+    return {
+        "privacy_unit": "user-level" if certificate.of_persons else "record-level",
+        "privacy_unit_description": (_UNIT_OF_PERSONS if certificate.of_persons else _UNIT)[certificate.relation],
+        "privacy_parameters": parameters,
+        "privacy_parameters_description": " ".join([f"Accountant: {certificate.accountant}.", *stop, *views]),
+    }

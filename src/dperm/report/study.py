@@ -23,7 +23,7 @@ from dperm._types import Array
 from dperm.audit.statistics import area_under_curve
 from dperm.data import Dataset
 from dperm.mechanisms import Budget, Mechanism, Objective
-from dperm.objectives import RECORD, LinearObjective, Logistic, PrivacyUnit, Records, RegularisedSum, Squared, Task
+from dperm.objectives import RECORD, LinearObjective, Logistic, Records, RegularisedSum, Squared, Task
 from dperm.privacy import Certificate, Provenance, Relation
 from dperm.privacy import epsilon as event_epsilon
 from dperm.privacy.certificates.assumptions import EXACT_NOISE
@@ -276,7 +276,7 @@ def _key_of(dataset: Dataset, study: Study) -> str:
         dataset.name,
         dataset.classes,
         dataset.target_range,
-        dataset.max_rows_per_unit,
+        dataset.unit.max_rows,
         dataset.neighbours,
         dataset.read_off,
     )
@@ -424,27 +424,10 @@ def run_study(
     the settings are unusable, and ResultsNotKeptError where a result was paid for and `kept` did not take it.
     """
     started = time.perf_counter()
+    _refuse_unusable(dataset, study)
     classes = len(dataset.classes)
-    if _count(dataset) < 5:
-        raise ValueError(f"Expected at least 5 records to split, got {_count(dataset)}.")
     entropy = secrets.randbits(64) if study.seed is None else study.seed
-    if dataset.found is not None and dataset.found.relation != study.relation:
-        raise ValueError(f"Expected relation {dataset.found.relation.value!r}, under which this schema was found.")
-    if dataset.found is not None and not math.isfinite(event_epsilon(dataset.found.event, study.delta)):
-        raise ValueError(f"Expected a larger delta than {study.delta:g}: finding the schema took as much.")
-    if classes and len(np.unique(dataset.targets)) < 2:
-        raise ValueError(f"Expected at least two classes among the records, got only {dataset.targets[0]!r}.")
-    task = Task(
-        loss=Logistic() if classes else Squared(target_bound=1.0, radius=_REGRESSION_RADIUS / study.data_norm),
-        features=dataset.features.shape[1],
-        classes=classes,
-        data_norm=study.data_norm,
-        intercept_scale=study.intercept_scale,
-        relation=Relation(study.relation),
-        public_size=_trained_on(dataset, study),
-        unit=PrivacyUnit(dataset.max_rows_per_unit),
-        neighbours=dataset.neighbours,
-    )
+    task = _task(dataset, study)
     mechanisms, left_out = _built(study, task)
     keys = [key for key in study.mechanisms if key not in left_out]
     if not keys:
@@ -454,28 +437,7 @@ def run_study(
     if kept is not None:
         shared = replace(shared, entropy=kept.begin(shared.key, entropy))
         entropy = shared.entropy
-    rows = [] if kept is None else _already(shared, kept)
-    there = {(row.mechanism, row.epsilon, row.repeat) for row in rows}
-    work: list[_Job] = []
-    for repeat in range(study.repeats):
-        for key in ("non-private", *keys):
-            wanted = (None,) if key == "non-private" else study.epsilons
-            if missing := tuple(epsilon for epsilon in wanted if (key, epsilon, repeat) not in there):
-                work.append(_Job(key, repeat, missing))
-    problem = ""
-    results = in_processes(
-        work, _run_job, _start_worker, shared, jobs,
-        descriptor=None if kept is None else kept.descriptor, last=lambda done: bool(done.problem),
-    )  # fmt: skip
-    for number, done in enumerate(results, start=1):
-        rows += done.fits
-        problem = problem or done.problem
-        if progress is not None:
-            progress(number, len(work))
-    if problem and kept is not None:
-        raise kept.not_kept(problem, map(shared.record, rows))
-    if kept is not None:
-        kept.taken(map(shared.record, rows))
+    rows = _fits(shared, keys, jobs, progress, kept)
     cells = [_cell("non-private", None, rows, study, None)]
     for (key, epsilon), (mechanism, objective) in mechanisms.items():
         certificate = mechanism.certificate(objective.facts, _provenance(study))
@@ -504,6 +466,67 @@ def run_study(
         seconds=time.perf_counter() - started,
         curve=curve,
     )
+
+
+def _refuse_unusable(dataset: Dataset, study: Study) -> None:
+    """ValueError for data, or settings for them, that no mechanism could be compared on."""
+    if _count(dataset) < 5:
+        raise ValueError(f"Expected at least 5 records to split, got {_count(dataset)}.")
+    if dataset.found is not None and dataset.found.relation != study.relation:
+        raise ValueError(f"Expected relation {dataset.found.relation.value!r}, under which this schema was found.")
+    if dataset.found is not None and not math.isfinite(event_epsilon(dataset.found.event, study.delta)):
+        raise ValueError(f"Expected a larger delta than {study.delta:g}: finding the schema took as much.")
+    if dataset.classes and len(np.unique(dataset.targets)) < 2:
+        raise ValueError(f"Expected at least two classes among the records, got only {dataset.targets[0]!r}.")
+
+
+def _task(dataset: Dataset, study: Study) -> Task:
+    """Classes by the logistic loss, numbers by the squared one."""
+    classes = len(dataset.classes)
+    return Task(
+        loss=Logistic() if classes else Squared(target_bound=1.0, radius=_REGRESSION_RADIUS / study.data_norm),
+        features=dataset.features.shape[1],
+        classes=classes,
+        data_norm=study.data_norm,
+        intercept_scale=study.intercept_scale,
+        relation=Relation(study.relation),
+        public_size=_trained_on(dataset, study),
+        unit=dataset.unit,
+        neighbours=dataset.neighbours,
+    )
+
+
+def _fits(
+    shared: _Shared,
+    keys: Sequence[str],
+    jobs: int,
+    progress: Callable[[int, int], None] | None,
+    kept: KeptResults | None,
+) -> list[_Fit]:
+    """All results of a study: those that were kept, and those that are missing, from several processes."""
+    study, rows = shared.study, [] if kept is None else _already(shared, kept)
+    there = {(row.mechanism, row.epsilon, row.repeat) for row in rows}
+    work: list[_Job] = []
+    for repeat in range(study.repeats):
+        for key in ("non-private", *keys):
+            wanted = (None,) if key == "non-private" else study.epsilons
+            if missing := tuple(epsilon for epsilon in wanted if (key, epsilon, repeat) not in there):
+                work.append(_Job(key, repeat, missing))
+    problem = ""
+    results = in_processes(
+        work, _run_job, _start_worker, shared, jobs,
+        descriptor=None if kept is None else kept.descriptor, last=lambda done: bool(done.problem),
+    )  # fmt: skip
+    for number, done in enumerate(results, start=1):
+        rows += done.fits
+        problem = problem or done.problem
+        if progress is not None:
+            progress(number, len(work))
+    if problem and kept is not None:
+        raise kept.not_kept(problem, map(shared.record, rows))
+    if kept is not None:
+        kept.taken(map(shared.record, rows))
+    return rows
 
 
 def _already(shared: _Shared, kept: KeptResults) -> list[_Fit]:

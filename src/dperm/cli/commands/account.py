@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from dperm.cli.files import certificate_at, event_at, reserved
+from dperm.cli.options import Delta, JsonFlag, Relation, command, stated_relation
 from dperm.cli.printing import say, say_json
-from dperm.cli.shared import Delta, JsonFlag, Relation, certificate_at, event_at, reserved, stated_relation
 
 
-def account(
-    noise: Annotated[float | None, typer.Option(help="Noise multiplier: standard deviation ÷ sensitivity.")] = None,
-    rate: Annotated[float, typer.Option(help="Poisson sampling rate.")] = 1.0,
-    steps: Annotated[int, typer.Option(help="Number of steps.")] = 1,
-    delta: Delta = 1e-5,
-    relation: Relation = "add_or_remove_one",
-    event: Annotated[Path | None, typer.Option(help="A JSON event or certificate to account for instead.")] = None,
-    log: Annotated[bool, typer.Option("--log", help="Compose everything in the spend log instead.")] = False,
-    label: Annotated[str | None, typer.Option(help="With --log: only charges with this label.")] = None,
-    compare: Annotated[bool, typer.Option("--compare", help="With --noise: ε by other formulas, too.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="With --compare: page to draw them on.")] = None,
-    as_json: JsonFlag = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class AccountOptions:
+    noise: Annotated[float | None, typer.Option(help="Noise multiplier: standard deviation ÷ sensitivity.")] = None
+    rate: Annotated[float, typer.Option(help="Poisson sampling rate.")] = 1.0
+    steps: Annotated[int, typer.Option(help="Number of steps.")] = 1
+    delta: Delta = 1e-5
+    relation: Relation = "add_or_remove_one"
+    event: Annotated[Path | None, typer.Option(help="A JSON event or certificate to account for instead.")] = None
+    log: Annotated[bool, typer.Option("--log", help="Compose everything in the spend log instead.")] = False
+    label: Annotated[str | None, typer.Option(help="With --log: only charges with this label.")] = None
+    compare: Annotated[bool, typer.Option("--compare", help="With --noise: ε by other formulas, too.")] = False
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="With --compare: page to draw them on.")] = None
+    as_json: JsonFlag = False
+
+
+def account(asked: AccountOptions) -> None:
     """ε of a mechanism at a given δ.
 
     \b
@@ -39,42 +44,46 @@ def account(
     from dperm.privacy.accountants.accounting import best_epsilon
     from dperm.privacy.events import relation_of
 
-    if (event is not None) + (noise is not None) + log != 1:
+    if (asked.event is not None) + (asked.noise is not None) + asked.log != 1:
         raise ValueError("Expected one of --noise, --event and --log.")
-    if (compare or output is not None) and noise is None:
+    if (asked.compare or asked.output is not None) and asked.noise is None:
         raise ValueError("Expected --noise with --compare: formulas are for Gaussian noise on Poisson samples.")
-    if output is not None and not compare:
+    if asked.output is not None and not asked.compare:
         raise ValueError("Expected --compare with --output.")
-    if log:
-        _account_log(delta, label, as_json)
+    if asked.log:
+        _account_log(asked.delta, asked.label, asked.as_json)
         return
-    if label is not None:
+    if asked.label is not None:
         raise ValueError("Expected --log with --label: only charges have labels.")
-    if noise is not None:
-        check.positive("--noise", noise)
-        check.fraction("--rate", rate, one=True)
-        check.integer("--steps", steps)
-    if compare:
-        _compare(noise or 0.0, rate, steps, delta, relation, output, as_json)
+    if asked.noise is not None:
+        check.positive("--noise", asked.noise)
+        check.fraction("--rate", asked.rate, one=True)
+        check.integer("--steps", asked.steps)
+    if asked.compare:
+        _compare(asked.noise or 0.0, asked.rate, asked.steps, asked.delta, asked.relation, asked.output, asked.as_json)
         return
-    if event is not None:
-        certificate = certificate_at(event)
+    if asked.event is not None:
+        certificate = certificate_at(asked.event)
         if certificate is not None and certificate.epsilon is None:
-            shown = {"epsilon": None, "claim": certificate.claim, "delta": delta, "relation": certificate.relation}
-            if as_json:
+            shown = {"epsilon": None, "claim": certificate.claim, "delta": asked.delta, "relation": certificate.relation}
+            if asked.as_json:
                 say_json(json.dumps(shown))
             else:
                 say(f"No ε: claimed, not certified. {certificate.claim}")
             return
-        mechanism = event_at(event) if certificate is None else certificate.event
+        mechanism = event_at(asked.event) if certificate is None else certificate.event
     else:
-        mechanism = SelfComposed(PoissonSampled(rate, Gaussian(noise or 0.0, stated_relation(relation))), steps)
-    value, accountant = best_epsilon(mechanism, delta)
-    if as_json:
+        mechanism = SelfComposed(
+            PoissonSampled(asked.rate, Gaussian(asked.noise or 0.0, stated_relation(asked.relation))), asked.steps
+        )
+    value, accountant = best_epsilon(mechanism, asked.delta)
+    if asked.as_json:
         shown = value if value < float("inf") else None
-        say_json(json.dumps({"epsilon": shown, "delta": delta, "accountant": accountant, "relation": relation_of(mechanism)}))
+        say_json(
+            json.dumps({"epsilon": shown, "delta": asked.delta, "accountant": accountant, "relation": relation_of(mechanism)})
+        )
     else:
-        say(f"ε = {upward(value, 6)} at δ = {delta:g} ({accountant}, {relation_of(mechanism)})")
+        say(f"ε = {upward(value, 6)} at δ = {asked.delta:g} ({accountant}, {relation_of(mechanism)})")
 
 
 def _compare(noise: float, rate: float, steps: int, delta: float, relation: str, output: Path | None, as_json: bool) -> None:
@@ -150,4 +159,4 @@ def _account_log(delta: float, label: str | None, as_json: bool) -> None:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(account)
+    command(app, account)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dperm.cli.files import read, reserved, search_of
+from dperm.cli.options import JsonFlag, VerifyKey, command
 from dperm.cli.printing import progress, say, say_json, say_lines
-from dperm.cli.shared import JsonFlag, VerifyKey, dataset_of, read, reserved, search_of
+from dperm.cli.tables import dataset_of
 
 if TYPE_CHECKING:
     from dperm.audit import AuditResult, Training
@@ -23,28 +26,29 @@ _STAGES = {
 }
 
 
-def audit(
-    model: Annotated[
-        Path | None, typer.Argument(help="A model written by `dperm train`; without one, the options below.")
-    ] = None,
-    members: Annotated[
-        str | None, typer.Option(help="Records that the model was trained on: also try membership inference.")
-    ] = None,
-    others: Annotated[str | None, typer.Option(help="With --members: records of the same kind that it has not seen.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Privacy budget ε [default: 1].")] = None,
-    delta: Annotated[float | None, typer.Option(help="The δ of the guarantee [default: 1e-5].")] = None,
-    kind: Annotated[str | None, typer.Option("--model", help="logistic, svm or ridge [default: logistic].")] = None,
-    mechanism: Annotated[str | None, typer.Option(help="A method: auto, objective, output, gradient … [default: auto].")] = None,
-    relation: Annotated[str | None, typer.Option(help="add_or_remove_one or replace_one [default: add_or_remove_one].")] = None,
-    features: Annotated[int | None, typer.Option(help="Number of features [default: 5].")] = None,
-    classes: Annotated[int | None, typer.Option(help="Number of classes [default: 2].")] = None,
-    public_size: Annotated[int | None, typer.Option(help="Publicly known number of records, if it is public.")] = None,
-    trials: Annotated[int | None, typer.Option(help="Trainings in each world [default: what fits into --minutes].")] = None,
-    minutes: Annotated[float, typer.Option(help="About how long it may take; a network takes what it says first.")] = 3.0,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Results to write, as JSON.")] = Path("audit.json"),
-    verify_key: VerifyKey = None,
-    as_json: JsonFlag = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions:
+    model: Annotated[Path | None, typer.Argument(help="A model written by `dperm train`; without one, the options below.")] = None
+    members: Annotated[str | None, typer.Option(help="Records that the model was trained on: also try membership inference.")] = (
+        None
+    )
+    others: Annotated[str | None, typer.Option(help="With --members: records of the same kind that it has not seen.")] = None
+    epsilon: Annotated[float | None, typer.Option(help="Privacy budget ε [default: 1].")] = None
+    delta: Annotated[float | None, typer.Option(help="The δ of the guarantee [default: 1e-5].")] = None
+    kind: Annotated[str | None, typer.Option("--model", help="logistic, svm or ridge [default: logistic].")] = None
+    mechanism: Annotated[str | None, typer.Option(help="A method: auto, objective, output, gradient … [default: auto].")] = None
+    relation: Annotated[str | None, typer.Option(help="add_or_remove_one or replace_one [default: add_or_remove_one].")] = None
+    features: Annotated[int | None, typer.Option(help="Number of features [default: 5].")] = None
+    classes: Annotated[int | None, typer.Option(help="Number of classes [default: 2].")] = None
+    public_size: Annotated[int | None, typer.Option(help="Publicly known number of records, if it is public.")] = None
+    trials: Annotated[int | None, typer.Option(help="Trainings in each world [default: what fits into --minutes].")] = None
+    minutes: Annotated[float, typer.Option(help="About how long it may take; a network takes what it says first.")] = 3.0
+    output: Annotated[Path, typer.Option("--output", "-o", help="Results to write, as JSON.")] = Path("audit.json")
+    verify_key: VerifyKey = None
+    as_json: JsonFlag = False
+
+
+def audit(asked: AuditOptions) -> None:
     """Try to refute a certificate: replay the mechanism on worst-case neighbours, play distinguishing games, infer members.
 
     Costs no privacy: everything but --members is trained on made-up records. Exit code 3: refuted.
@@ -58,77 +62,102 @@ def audit(
     from dataclasses import replace
 
     from dperm import _validate as check
-    from dperm.audit import attack, learned, overall, planned_attack, results_to_json
+    from dperm.audit import attack, overall, planned_attack, results_to_json
 
-    if (members is None) != (others is None):
+    if (asked.members is None) != (asked.others is None):
         raise ValueError("Expected --members and --others together: members are told from others.")
-    if members is not None and model is None:
+    if asked.members is not None and asked.model is None:
         raise ValueError("Expected a model whose members are inferred.")
-    inferred: list[AuditResult] = []
-    certificate: Certificate | None = None
-    fitted: Any = None
-    extra: dict[str, Any] = {}
-    given = {"epsilon": epsilon, "delta": delta, "relation": relation, "mechanism": mechanism, "public_size": public_size}
-    if model is None:
-        settings = {name: value for name, value in given.items() if value is not None}
-        count = 0 if kind == "ridge" else check.integer("--classes", 2 if classes is None else classes, minimum=2)
-        width = check.integer("--features", 5 if features is None else features)
-        training = _training(_estimator(kind or "logistic", settings), width, count, None)
-    else:
-        more = {**given, "model": kind, "features": features, "classes": classes}
-        if unused := [f"--{name.replace('_', '-')}" for name, value in more.items() if value is not None]:
-            raise ValueError(f"Expected no {', '.join(unused)} with a model: its own settings are audited.")
-        fitted, extra, certificate = _loaded(model, verify_key)
-        if members is not None and others is not None:
-            inferred.append(_membership(fitted, extra, certificate, members, others))
-        network = not hasattr(fitted, "mechanism_for")
-        if network and trials is not None:
-            raise ValueError("Expected no --trials with a network: its training is watched from within.")
-        shape = fitted.n_features_in_, len(getattr(fitted, "classes_", ()))
-        training = None if network else _training(fitted, *shape, certificate, search_of(extra))
-    results_file = reserved(output, private=members is not None)
-    if trials is not None:
-        check.integer("--trials", trials, minimum=20)
-    seconds = 60 * check.positive("--minutes", minutes)
-    with progress("Attacking", not as_json) as step:
+    target = _named(asked) if asked.model is None else _saved(asked, asked.model)
+    results_file = reserved(asked.output, private=asked.members is not None)
+    if asked.trials is not None:
+        check.integer("--trials", asked.trials, minimum=20)
+    seconds = 60 * check.positive("--minutes", asked.minutes)
+    with progress("Attacking", not asked.as_json) as step:
         say_step = None if step is None else lambda name, done, total: step(done, total, _STAGES[name])
-        if training is None:
-            assert certificate is not None
-            results = _attacked_network(fitted, certificate, search_of(extra), say_step, shown=not as_json)
+        if target.training is None:
+            results = _attacked_network(target, say_step, shown=not asked.as_json)
         else:
-            plan = planned_attack(training, trials, seconds)
-            if not as_json:
+            plan = planned_attack(target.training, asked.trials, seconds)
+            if not asked.as_json:
                 say_lines(f"{plan}\n")
-            results = attack(training, trials=plan, progress=say_step)
-    if certificate is not None:  # what was attacked is a part of it, or its settings with fewer records: refuted, so is it
-        results = [replace(result, claimed_epsilon=certificate.epsilon) for result in results]
-    results += inferred
+            results = attack(target.training, trials=plan, progress=say_step)
+    if target.certificate is not None:  # what was attacked is a part of it, or its settings with fewer records: so is it
+        results = [replace(result, claimed_epsilon=target.certificate.epsilon) for result in results]
+    results += target.inferred
     results_file.write(results_to_json(results))
-    verdict = overall(results)
-    if as_json:
+    if asked.as_json:
         say_json(results_to_json(results))
     else:
-        say_lines(f"{'gradient perturbation of a network' if training is None else training.name}\n")
-        for result in results:
-            say(f"{result.attack[:1].upper()}{result.attack[1:]}")
-            for sentence in result.sentences():
-                say(f"  {sentence}")
-            say()
-        claimed = certificate is not None and certificate.epsilon is None
-        if certificate is not None and claimed:
-            say(f"The model's certificate is only claimed: {certificate.claim}. What was attacked is its mechanism alone.")
-        if verdict == "refuted":
-            say("REFUTED: the certificate states less than this mechanism costs. Do not rely on it.")
-        elif claimed:
-            say("Not refuted, and not proven either: nothing here certifies this model.")
-        elif any(result.unseen for result in results):
-            say("Not refuted, within the limits named above. The proof is the theorem that the certificate names.")
-        else:
-            say("Not refuted. That is not a proof: the proof is the theorem that the certificate names.")
-        say(learned(results))
-        say(f"Results written to {output}.")
-    if verdict == "refuted":
+        _tell(target, results)
+        say(f"Results written to {asked.output}.")
+    if overall(results) == "refuted":
         raise typer.Exit(_REFUTED)
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What is attacked: a training, or a network (None), with the model and the certificate that it was made by, if any."""
+
+    training: Training | None
+    model: Any = None
+    certificate: Certificate | None = None
+    search: Event | None = None
+    inferred: list[AuditResult] = field(default_factory=list["AuditResult"])
+
+
+def _named(asked: AuditOptions) -> _Target:
+    """By the options alone."""
+    from dperm import _validate as check
+
+    names = ("epsilon", "delta", "relation", "mechanism", "public_size")
+    settings = {name: value for name in names if (value := getattr(asked, name)) is not None}
+    ridge = asked.kind == "ridge"
+    count = 0 if ridge else check.integer("--classes", 2 if asked.classes is None else asked.classes, minimum=2)
+    width = check.integer("--features", 5 if asked.features is None else asked.features)
+    return _Target(_training(_estimator(asked.kind or "logistic", settings), width, count, None))
+
+
+def _saved(asked: AuditOptions, path: Path) -> _Target:
+    """By a model, beside which no settings may be stated."""
+    names = ("epsilon", "delta", "relation", "mechanism", "public_size", "kind", "features", "classes")
+    given = [name.replace("kind", "model").replace("_", "-") for name in names if getattr(asked, name) is not None]
+    if given:
+        raise ValueError(f"Expected no {', '.join('--' + name for name in given)} with a model: its own settings are audited.")
+    fitted, extra, certificate = _loaded(path, asked.verify_key)
+    inferred: list[AuditResult] = []
+    if asked.members is not None and asked.others is not None:
+        inferred.append(_membership(fitted, extra, certificate, asked.members, asked.others))
+    network, search = not hasattr(fitted, "mechanism_for"), search_of(extra)
+    if network and asked.trials is not None:
+        raise ValueError("Expected no --trials with a network: its training is watched from within.")
+    shape = fitted.n_features_in_, len(getattr(fitted, "classes_", ()))
+    training = None if network else _training(fitted, *shape, certificate, search)
+    return _Target(training, fitted, certificate, search, inferred)
+
+
+def _tell(target: _Target, results: list[AuditResult]) -> None:
+    from dperm.audit import learned, overall
+
+    verdict, certificate = overall(results), target.certificate
+    say_lines(f"{'gradient perturbation of a network' if target.training is None else target.training.name}\n")
+    for result in results:
+        say(f"{result.attack[:1].upper()}{result.attack[1:]}")
+        for sentence in result.sentences():
+            say(f"  {sentence}")
+        say()
+    claimed = certificate is not None and certificate.epsilon is None
+    if certificate is not None and claimed:
+        say(f"The model's certificate is only claimed: {certificate.claim}. What was attacked is its mechanism alone.")
+    if verdict == "refuted":
+        say("REFUTED: the certificate states less than this mechanism costs. Do not rely on it.")
+    elif claimed:
+        say("Not refuted, and not proven either: nothing here certifies this model.")
+    elif any(result.unseen for result in results):
+        say("Not refuted, within the limits named above. The proof is the theorem that the certificate names.")
+    else:
+        say("Not refuted. That is not a proof: the proof is the theorem that the certificate names.")
+    say(learned(results))
 
 
 def _estimator(kind: str, settings: dict[str, Any]) -> Any:
@@ -182,15 +211,16 @@ def _of_all_parts(estimator: Any, sizes: Any, columns: Any) -> Any:
     return DPByPart(clone(estimator).set_params(public_size=None), dict(enumerate(columns)), public_sizes=known)
 
 
-def _attacked_network(fitted: Any, certificate: Certificate, found: Event | None, step: Any, *, shown: bool) -> list[AuditResult]:
+def _attacked_network(target: _Target, step: Any, *, shown: bool) -> list[AuditResult]:
     """What `attack_network` finds, once the settings cost what the certificate states."""
     from dperm.audit.network import RECORDS, attack_network, event_of_network, expected_seconds
 
-    _same(certificate, event_of_network(fitted), found)
+    assert target.certificate is not None
+    _same(target.certificate, event_of_network(target.model), target.search)
     if shown:
-        seconds = expected_seconds(fitted)
+        seconds = expected_seconds(target.model)
         say_lines(f"Expected to take about {seconds:.0f} seconds: networks like it are trained on {RECORDS} made-up records.\n")
-    return attack_network(fitted, step)
+    return attack_network(target.model, step)
 
 
 def _same(certificate: Certificate, event: Event, found: Event | None) -> None:
@@ -218,7 +248,7 @@ def _records(extra: dict[str, Any], source: str) -> tuple[Any, Any]:
     from dperm import data
 
     schema = extra.get("schema")
-    if schema is None or (source in data.named() and not Path(source).exists()):
+    if schema is None or (not Path(source).exists() and source in data.named()):
         dataset, _ = dataset_of(source, None, None)
     else:
         dataset, _ = data.read_dataset(source, None, data.Schema.from_dict(schema))
@@ -230,4 +260,4 @@ def _records(extra: dict[str, Any], source: str) -> tuple[Any, Any]:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(audit)
+    command(app, audit)

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from dperm.cli.files import certificate_at, event_of, json_table, read, reserved, search_of
+from dperm.cli.options import Delta, JsonFlag, Relation, command, stated_relation
 from dperm.cli.printing import say, say_json, warn
-from dperm.cli.shared import (
-    Delta,
-    JsonFlag,
-    Relation,
-    certificate_at,
-    event_of,
-    json_table,
-    read,
-    reserved,
-    search_of,
-    stated_relation,
-)
 
 if TYPE_CHECKING:
     from dperm.privacy.events import Event
@@ -31,34 +21,37 @@ if TYPE_CHECKING:
 Filter = Literal["renyi", "gdp"]
 
 
-def create(
-    label: Annotated[str, typer.Argument(help="The data set's name, as certificates and charges have it.")],
-    epsilon: Annotated[float, typer.Option(help="ε for all releases together.")],
-    delta: Delta = 1e-6,
-    relation: Relation = "add_or_remove_one",
+@dataclass(frozen=True, kw_only=True)
+class CreateOptions:
+    label: Annotated[str, typer.Argument(help="The data set's name, as certificates and charges have it.")]
+    epsilon: Annotated[float, typer.Option(help="ε for all releases together.")]
+    delta: Delta = 1e-6
+    relation: Relation = "add_or_remove_one"
     persons: Annotated[
         bool | None,
         typer.Option("--persons/--records", help="It protects persons with all their rows, or records [default: records]."),
-    ] = None,
-    owner: Annotated[str | None, typer.Option(help="Whom to ask when it is spent.")] = None,
-    expires: Annotated[str | None, typer.Option(help='The last day, 2027-12-31; "" for none.')] = None,
+    ] = None
+    owner: Annotated[str | None, typer.Option(help="Whom to ask when it is spent.")] = None
+    expires: Annotated[str | None, typer.Option(help='The last day, 2027-12-31; "" for none.')] = None
     alert: Annotated[
         float | None, typer.Option(help="Share of the budget at which the charge that reaches it warns [default: 0.8].")
-    ] = None,
-    rule: Annotated[Filter | None, typer.Option("--filter", help="How releases add up [default: renyi].")] = None,
-    order: Annotated[float | None, typer.Option(help="Of the Rényi filter [default: the one that suits Gaussian noise].")] = None,
-    mass: Annotated[float | None, typer.Option(help="Part of δ for releases that set some aside [default: half].")] = None,
+    ] = None
+    rule: Annotated[Filter | None, typer.Option("--filter", help="How releases add up [default: renyi].")] = None
+    order: Annotated[float | None, typer.Option(help="Of the Rényi filter [default: the one that suits Gaussian noise].")] = None
+    mass: Annotated[float | None, typer.Option(help="Part of δ for releases that set some aside [default: half].")] = None
     plan: Annotated[
         list[Path] | None,
         typer.Option(help="Releases that are planned, and no others: a model, an event, or a list. Repeatable."),
-    ] = None,
+    ] = None
     sign_key: Annotated[
         Path | None, typer.Option(help="Private key that signs it (see `dperm keygen`): only its owner can change it later.")
-    ] = None,
+    ] = None
     owner_key: Annotated[
         Path | None, typer.Option(help="Public key whose owner can change it later [default: the one that signs].")
-    ] = None,
-) -> None:
+    ] = None
+
+
+def create(asked: CreateOptions) -> None:
     """Give a data set a budget, or another one. From then on the spend log takes no charge that exceeds it, and none of a data
     set without a budget. What was charged under the name before counts. Another one keeps the owner, the last day, the share for
     warnings and whom it protects, unless they are stated.
@@ -74,14 +67,20 @@ def create(
     from dperm.release import SpendLog
     from dperm.release.ledger import Budget
 
-    made = _rule(epsilon, delta, rule, plan, {"relation": stated_relation(relation), "order": order, "mass": mass})
-    stated = {"persons": persons, "owner": owner, "expires": expires, "alert": alert}
+    made = _rule(
+        asked.epsilon,
+        asked.delta,
+        asked.rule,
+        asked.plan,
+        {"relation": stated_relation(asked.relation), "order": asked.order, "mass": asked.mass},
+    )
+    stated = {"persons": asked.persons, "owner": asked.owner, "expires": asked.expires, "alert": asked.alert}
     given: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
-    key = None if sign_key is None else SigningKey(sign_key)
-    owner_of = "" if owner_key is None else public_key(owner_key)
+    key = None if asked.sign_key is None else SigningKey(asked.sign_key)
+    owner_of = "" if asked.owner_key is None else public_key(asked.owner_key)
     log = SpendLog.current()
-    before = log.account(label)
-    budget = Budget(label, made, **given) if before is None else replace(before.budget, rule=made, **given)
+    before = log.account(asked.label)
+    budget = Budget(asked.label, made, **given) if before is None else replace(before.budget, rule=made, **given)
     account = log.create_budget(budget, key=key, owner_key=owner_of)
     _say(account)
     if account.spent:
@@ -315,7 +314,7 @@ def _say(account: Account) -> None:
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Budgets of data sets, in the spend log.", rich_markup_mode=None)
     group.command()(init)
-    group.command()(create)
+    command(group, create)
     group.command()(show)
     group.command()(history)
     group.command("import")(import_log)

@@ -3,39 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
+from dperm.cli.options import BudgetOptions, JsonFlag, Relation, command, stated_relation
 from dperm.cli.printing import say, say_json
-from dperm.cli.shared import (
-    Advantage,
-    Delta,
-    FalsePositives,
-    JsonFlag,
-    Posterior,
-    Prior,
-    Relation,
-    TruePositives,
-    stated_budget,
-    stated_relation,
-)
 
 
-def calibrate(
-    epsilon: Annotated[float | None, typer.Option(help="Target ε.")] = None,
-    delta: Delta = 1e-5,
-    advantage: Advantage = None,
-    true_positive_rate: TruePositives = None,
-    false_positive_rate: FalsePositives = None,
-    prior: Prior = None,
-    posterior: Posterior = None,
-    rate: Annotated[float, typer.Option(help="Poisson sampling rate.")] = 1.0,
-    steps: Annotated[int | None, typer.Option(help="Number of steps [default: 1].")] = None,
-    noise: Annotated[float | None, typer.Option(help="Fix the noise multiplier and find the largest number of steps.")] = None,
-    relation: Relation = "add_or_remove_one",
-    as_json: JsonFlag = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions(BudgetOptions):
+    epsilon: Annotated[float | None, typer.Option(help="Target ε.")] = None
+    rate: Annotated[float, typer.Option(help="Poisson sampling rate.")] = 1.0
+    steps: Annotated[int | None, typer.Option(help="Number of steps [default: 1].")] = None
+    noise: Annotated[float | None, typer.Option(help="Fix the noise multiplier and find the largest number of steps.")] = None
+    relation: Relation = "add_or_remove_one"
+    as_json: JsonFlag = False
+
+
+def calibrate(asked: CalibrateOptions) -> None:
     """Least noise for a target ε, or for what an attacker may achieve at most; or most steps for a given noise.
 
     \b
@@ -50,41 +37,36 @@ def calibrate(
     from dperm.privacy.accountants.accounting import best_epsilon
     from dperm.privacy.accountants.calibration import calibrate_steps
 
-    kind = stated_relation(relation)
-    budget = stated_budget(
-        epsilon,
-        None,
-        advantage=advantage,
-        true_positive_rate=true_positive_rate,
-        false_positive_rate=false_positive_rate,
-        prior=prior,
-        posterior=posterior,
-    )
+    kind = stated_relation(asked.relation)
+    budget = asked.budget()
 
     def event(multiplier: float, count: int) -> Any:
-        return SelfComposed(PoissonSampled(rate, Gaussian(multiplier, kind)), count)
+        return SelfComposed(PoissonSampled(asked.rate, Gaussian(multiplier, kind)), count)
 
-    if noise is not None and steps is not None:
+    if asked.noise is not None and asked.steps is not None:
         raise ValueError("Expected --noise or --steps, got both: one of them is what calibration finds.")
-    if noise is not None:
-        count = calibrate_steps(lambda number: event(noise, number), budget, delta)
+    if (noise := asked.noise) is not None:
+        count = calibrate_steps(lambda number: event(noise, number), budget, asked.delta)
         if count == 0:
             wanted = str(budget) if isinstance(budget, Risk) else f"epsilon={budget:g}"
             raise ValueError(f"Expected a noise multiplier that allows one step at {wanted}, got {noise:g}.")
         settings: dict[str, Any] = {"steps": count, "noise_multiplier": noise}
     else:
-        settings = {"noise_multiplier": least_noise(lambda x: event(x, steps or 1), budget, delta), "steps": steps or 1}
-    value, accountant = best_epsilon(event(settings["noise_multiplier"], settings["steps"]), delta)
+        settings = {
+            "noise_multiplier": least_noise(lambda x: event(x, asked.steps or 1), budget, asked.delta),
+            "steps": asked.steps or 1,
+        }
+    value, accountant = best_epsilon(event(settings["noise_multiplier"], settings["steps"]), asked.delta)
     risk = budget if isinstance(budget, Risk) else None
-    if as_json:
-        stated = {"epsilon": value, "delta": delta, "accountant": accountant}
+    if asked.as_json:
+        stated = {"epsilon": value, "delta": asked.delta, "accountant": accountant}
         say_json(json.dumps({**settings, **stated, **({"risk": risk.to_dict()} if risk else {})}))
     else:
         if risk is not None:
             say(f"Keeps {risk}, whoever the attacker is and whatever it knows of others.")
         shown = f"noise multiplier {settings['noise_multiplier']:.6g}, {settings['steps']} steps"
-        say(f"{shown}: ε = {value:.6g} at δ = {delta:g} ({accountant})")
+        say(f"{shown}: ε = {value:.6g} at δ = {asked.delta:g} ({accountant})")
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(calibrate)
+    command(app, calibrate)

@@ -3,36 +3,45 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dperm.cli.files import refuse_same, reserved
+from dperm.cli.options import Delta, JsonFlag, Relation, command
 from dperm.cli.printing import say, say_json, say_lines, warn
-from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, refuse_same, reserved
+from dperm.cli.tables import dataset_of
+
+if TYPE_CHECKING:
+    from dperm._files import Reserved
+    from dperm.data import Dataset
 
 
-def choose_epsilon(
-    source: Annotated[str, typer.Argument(help="A file (CSV, Parquet, Arrow, NumPy, libsvm) or a named data set; two classes.")],
-    target: Annotated[str | None, typer.Option(help="Target column.")] = None,
-    schema: Annotated[Path | None, typer.Option(help="Public schema of the table (see `dperm data propose`).")] = None,
-    accuracy: Annotated[float | None, typer.Option(help="The accuracy on held-out records that is wanted.")] = None,
-    auc: Annotated[float | None, typer.Option(help="Or the area under the curve.")] = None,
-    loss: Annotated[float | None, typer.Option(help="Or the mean loss.")] = None,
-    model: Annotated[str, typer.Option(help="logistic or svm.")] = "logistic",
-    low: Annotated[float, typer.Option(help="The least ε that is looked at.")] = 0.1,
-    high: Annotated[float, typer.Option(help="The largest.")] = 10.0,
-    delta: Delta = 1e-5,
-    draws: Annotated[int, typer.Option(help="Draws of the noise that are averaged over.")] = 20,
-    held_out: Annotated[float, typer.Option(help="Share of the records that is held out to measure on.")] = 0.2,
-    tolerance: Annotated[float | None, typer.Option(help="Relative error of mean losses along ε that will do.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the split and the noise, to see the same again.")] = None,
-    relation: Relation = "add_or_remove_one",
-    data_norm: Annotated[float, typer.Option(help="Public bound on a row's L2 norm; longer rows are scaled down.")] = 1.0,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path("epsilon.html"),
-    as_json: JsonFlag = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ChooseEpsilonOptions:
+    source: Annotated[str, typer.Argument(help="A file (CSV, Parquet, Arrow, NumPy, libsvm) or a named data set; two classes.")]
+    target: Annotated[str | None, typer.Option(help="Target column.")] = None
+    schema: Annotated[Path | None, typer.Option(help="Public schema of the table (see `dperm data propose`).")] = None
+    accuracy: Annotated[float | None, typer.Option(help="The accuracy on held-out records that is wanted.")] = None
+    auc: Annotated[float | None, typer.Option(help="Or the area under the curve.")] = None
+    loss: Annotated[float | None, typer.Option(help="Or the mean loss.")] = None
+    model: Annotated[str, typer.Option(help="logistic or svm.")] = "logistic"
+    low: Annotated[float, typer.Option(help="The least ε that is looked at.")] = 0.1
+    high: Annotated[float, typer.Option(help="The largest.")] = 10.0
+    delta: Delta = 1e-5
+    draws: Annotated[int, typer.Option(help="Draws of the noise that are averaged over.")] = 20
+    held_out: Annotated[float, typer.Option(help="Share of the records that is held out to measure on.")] = 0.2
+    tolerance: Annotated[float | None, typer.Option(help="Relative error of mean losses along ε that will do.")] = None
+    seed: Annotated[int | None, typer.Option(help="Of the split and the noise, to see the same again.")] = None
+    relation: Relation = "add_or_remove_one"
+    data_norm: Annotated[float, typer.Option(help="Public bound on a row's L2 norm; longer rows are scaled down.")] = 1.0
+    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path("epsilon.html")
+    as_json: JsonFlag = False
+
+
+def choose_epsilon(asked: ChooseEpsilonOptions) -> None:
     """Show what each ε buys and leaves to an attacker, and the least that reaches a target. PRIVATE: for the data holder only.
 
     \b
@@ -40,32 +49,20 @@ def choose_epsilon(
       dperm choose-epsilon people.csv --target income --accuracy 0.84
       dperm choose-epsilon adult --low 0.05 -o adult-epsilon.html
     """
-    from dperm._validate import choice
-    from dperm.estimators import DPLinearSVC, DPLogisticRegression
     from dperm.report.choosing import choosing_page, levels
+    from dperm.report.summary import level_table
 
-    kinds = {"logistic": DPLogisticRegression, "svm": DPLinearSVC}
-    choice("--model", model, kinds)
-    wanted: list[tuple[Any, float]] = [
-        (name, value) for name, value in (("accuracy", accuracy), ("auc", auc), ("loss", loss)) if value is not None
-    ]
-    if len(wanted) > 1:
-        raise ValueError(f"Expected one target, got {' and '.join('--' + name for name, _ in wanted)}.")
-    refuse_same(source, schema, output)
-    page = reserved(output, private=True)
-    dataset, _ = dataset_of(source, target, schema)
-    dataset.refuse_persons("the choice of ε")
-    if not dataset.classes:
-        raise ValueError("Expected labels as target, got numbers: ε is chosen for classifiers.")
-    estimator = kinds[model](delta=delta, relation=relation, data_norm=data_norm, classes=list(dataset.classes))
-    for name, value in (("--accuracy", accuracy), ("--auc", auc)):
-        if value is not None and not 0 < value < 1:
-            raise ValueError(f"Expected {name} between 0 and 1, got {value:g}.")
+    metric, value, page, dataset, estimator = _prepared(asked)
     curve = estimator.epsilon_path(
-        dataset.features, dataset.targets,
-        low=low, high=high, draws=draws, held_out=held_out, random_state=seed, tolerance=tolerance,
-    )  # fmt: skip
-    metric, value = wanted[0] if wanted else ("accuracy", None)
+        dataset.features,
+        dataset.targets,
+        low=asked.low,
+        high=asked.high,
+        draws=asked.draws,
+        held_out=asked.held_out,
+        random_state=asked.seed,
+        tolerance=asked.tolerance,
+    )
     outcome: Any = None
     if value is not None:
         try:
@@ -73,34 +70,54 @@ def choose_epsilon(
         except ValueError as error:
             outcome = str(error)
     missed = isinstance(outcome, str)
-    measured = round(held_out * len(dataset.targets))
-    rows = levels(curve, metric, None if missed else outcome)
+    chosen = None if missed else outcome
+    measured = round(asked.held_out * len(dataset.targets))
+    rows = levels(curve, metric, chosen)
     page.write(choosing_page(curve, metric, value, outcome, rows, dataset.title or dataset.name))
-    if as_json:
-        chosen = None if missed or outcome is None else outcome.epsilon
-        stated = {
-            "for_data_holder_only": True,
-            "charged": False,
-            "metric": metric,
-            "target": value,
-            "epsilon": chosen,
-            "delta": delta,
-        }
-        stated |= {"held_out_records": measured, "draws": draws, "reason": outcome if missed else None}
-        stated["method"] = None if missed or outcome is None else repr(outcome.method)
+    if asked.as_json:
+        stated: dict[str, Any] = {"for_data_holder_only": True, "charged": False, "metric": metric, "target": value}
+        stated |= {"epsilon": None if chosen is None else chosen.epsilon, "delta": asked.delta, "held_out_records": measured}
+        stated |= {"draws": asked.draws, "reason": outcome if missed else None}
+        stated["method"] = None if chosen is None else repr(chosen.method)
         say_json(json.dumps({**stated, "levels": [asdict(row) for row in rows]}))
     else:
-        from dperm.report.summary import level_table
-
         level_table(rows, metric)
-        if outcome is not None and not missed:
-            say_lines(str(outcome))
-        say(f"Measured on one random split: {measured} records held out, {draws} draws of the noise. Others give another ε.")
-        say(f"PRIVATE, for the data holder only. Page written to {output}.")
+        if chosen is not None:
+            say_lines(str(chosen))
+        say(
+            f"Measured on one random split: {measured} records held out, {asked.draws} draws of the noise. Others give another ε."
+        )
+        say(f"PRIVATE, for the data holder only. Page written to {asked.output}.")
     if missed:
         warn(outcome)
         raise typer.Exit(1)
 
 
+def _prepared(asked: ChooseEpsilonOptions) -> tuple[Any, float | None, Reserved, Dataset, Any]:
+    """The metric and its target, the page's file, the data and the estimator. ValueError for what cannot be measured."""
+    from dperm._validate import choice
+    from dperm.estimators import DPLinearSVC, DPLogisticRegression
+
+    kinds = {"logistic": DPLogisticRegression, "svm": DPLinearSVC}
+    choice("--model", asked.model, kinds)
+    wanted = [(name, value) for name in ("accuracy", "auc", "loss") if (value := getattr(asked, name)) is not None]
+    if len(wanted) > 1:
+        raise ValueError(f"Expected one target, got {' and '.join('--' + name for name, _ in wanted)}.")
+    refuse_same(asked.source, asked.schema, asked.output)
+    page = reserved(asked.output, private=True)
+    dataset, _ = dataset_of(asked.source, asked.target, asked.schema)
+    dataset.refuse_persons("the choice of ε")
+    if not dataset.classes:
+        raise ValueError("Expected labels as target, got numbers: ε is chosen for classifiers.")
+    estimator = kinds[asked.model](
+        delta=asked.delta, relation=asked.relation, data_norm=asked.data_norm, classes=list(dataset.classes)
+    )
+    for name, value in (("--accuracy", asked.accuracy), ("--auc", asked.auc)):
+        if value is not None and not 0 < value < 1:
+            raise ValueError(f"Expected {name} between 0 and 1, got {value:g}.")
+    metric, value = wanted[0] if wanted else ("accuracy", None)
+    return metric, value, page, dataset, estimator
+
+
 def register(app: typer.Typer) -> None:
-    app.command()(choose_epsilon)
+    command(app, choose_epsilon)

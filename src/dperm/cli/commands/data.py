@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dperm.cli.files import keep, refuse_same, reserved, told_kept, uninterrupted
+from dperm.cli.options import Delta, JsonFlag, Relation, command
 from dperm.cli.printing import progress, say, say_json
-from dperm.cli.shared import (
-    Delta,
-    JsonFlag,
-    Relation,
-    dataset_of,
-    keep,
-    refuse_same,
-    reserved,
-    told,
-    told_kept,
-    told_to_holder,
-    uninterrupted,
-)
+from dperm.cli.tables import dataset_of, told, told_to_holder
+
+if TYPE_CHECKING:
+    from dperm.data import Schema
 
 _WORDS = {"number": "number", "category": "category", "date": "date", "ignore": "left out", "label": "target"}
 _ENTRIES = 40  # that are shown for confirmation
@@ -48,28 +42,31 @@ def show(name: Annotated[str, typer.Argument(help="A named data set or a schema 
     say_json(schema.to_json().rstrip())
 
 
-def propose(
-    source: Annotated[Path, typer.Argument(help="A table.")],
-    target: Annotated[str, typer.Option(help="Target column.")],
+@dataclass(frozen=True, kw_only=True)
+class ProposeOptions:
+    source: Annotated[Path, typer.Argument(help="A table.")]
+    target: Annotated[str, typer.Option(help="Target column.")]
     epsilon: Annotated[
         float | None, typer.Option(help="Find it privately, within this ε, and charge that: no looking at the data otherwise.")
-    ] = None,
-    delta: Delta = 1e-5,
-    unit: Annotated[str, typer.Option(help="The column that tells persons apart, where one may have several rows.")] = "",
-    classes: Annotated[str | None, typer.Option(help="With --epsilon: all labels, if they are public (a,b,c).")] = None,
-    relation: Relation = "add_or_remove_one",
-    separator: Annotated[str | None, typer.Option(help="Of a text [default: found out]. It goes into the schema.")] = None,
-    encoding: Annotated[str | None, typer.Option(help="Of a text: utf-8, cp1252 … [default: found out].")] = None,
-    decimal: Annotated[str | None, typer.Option(help="Of its numbers: . or , [default: found out].")] = None,
-    skip_lines: Annotated[int | None, typer.Option(help="Lines above its header.")] = None,
-    missing: Annotated[list[str] | None, typer.Option(help="How a missing value is written; repeat it.")] = None,
-    header: Annotated[bool | None, typer.Option(help="Without one, columns are called column_1 and so on.")] = None,
-    line_breaks: Annotated[bool | None, typer.Option(help="Whether quoted entries go on in further lines.")] = None,
+    ] = None
+    delta: Delta = 1e-5
+    unit: Annotated[str, typer.Option(help="The column that tells persons apart, where one may have several rows.")] = ""
+    classes: Annotated[str | None, typer.Option(help="With --epsilon: all labels, if they are public (a,b,c).")] = None
+    relation: Relation = "add_or_remove_one"
+    separator: Annotated[str | None, typer.Option(help="Of a text [default: found out]. It goes into the schema.")] = None
+    encoding: Annotated[str | None, typer.Option(help="Of a text: utf-8, cp1252 … [default: found out].")] = None
+    decimal: Annotated[str | None, typer.Option(help="Of its numbers: . or , [default: found out].")] = None
+    skip_lines: Annotated[int | None, typer.Option(help="Lines above its header.")] = None
+    missing: Annotated[list[str] | None, typer.Option(help="How a missing value is written; repeat it.")] = None
+    header: Annotated[bool | None, typer.Option(help="Without one, columns are called column_1 and so on.")] = None
+    line_breaks: Annotated[bool | None, typer.Option(help="Whether quoted entries go on in further lines.")] = None
     task: Annotated[
         str | None, typer.Option(help="classification or regression [default: by what the target holds]. Without --epsilon.")
-    ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Schema to write [default: NAME.schema.json].")] = None,
-) -> None:
+    ] = None
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Schema to write [default: NAME.schema.json].")] = None
+
+
+def propose(asked: ProposeOptions) -> None:
     """Propose a schema by looking at the data; correct and confirm it before use. With --epsilon: find one privately.
 
     \b
@@ -77,57 +74,70 @@ def propose(
       dperm data propose people.csv --target income
       dperm data propose people.csv --target income --epsilon 0.1
     """
-    from dperm import data
+    output = asked.output
     from dperm._validate import choice
-    from dperm.data.readers.streaming import stored_in_parts
     from dperm.data.schema.schema_file import EDITOR_FILE, editor_file
 
-    name = source.name.split(".")[0]
-    output = output or source.with_name(f"{name}.schema.json")
-    refuse_same(source, output, output.with_name(EDITOR_FILE))
-    file = reserved(output, private=epsilon is None, paid_for=True)  # what stands there may be paid for, or edited by hand
+    name = asked.source.name.split(".")[0]
+    output = asked.output or asked.source.with_name(f"{name}.schema.json")
+    refuse_same(asked.source, output, output.with_name(EDITOR_FILE))
+    file = reserved(output, private=asked.epsilon is None, paid_for=True)  # what is there may be paid for, or edited by hand
     beside = reserved(output.with_name(EDITOR_FILE))
-    if task is not None:
-        choice("--task", task, ("classification", "regression"))
-    stated = {
-        "separator": "\t" if separator in ("tab", "\\t") else separator,
-        "encoding": encoding,
-        "decimal": decimal,
-        "skip_lines": skip_lines,
-        "missing": missing or None,
-        "header": header,
-        "line_breaks": line_breaks,
-    }
-    table = stored_in_parts(source) if epsilon is not None else None
-    if table is None:
-        frame: Any = data.read_frame(source, written={name: value for name, value in stated.items() if value is not None})
-        say(told(source.name, frame))
-    else:
-        frame = source
-        say(f"{source.name}: {table.rows:,} rows of {len(table.columns)} columns, read a part at a time.")
-    if epsilon is None:
-        if classes is not None:
-            raise ValueError("Expected --epsilon with --classes: otherwise edit the schema.")
-        schema = data.propose(frame, target, name, unit=unit, task=task)  # pyright: ignore[reportArgumentType]
-    else:
-        if task is not None:
-            raise ValueError("Expected no --task with --epsilon: --classes states labels.")
-        labels = [label.strip() for label in classes.split(",")] if classes else []
-        with progress("Counting", table is not None) as bar:
-            schema = data.find(
-                frame, target, epsilon, delta, name=name, unit=unit, classes=labels, relation=relation, progress=bar
-            )
+    if asked.task is not None:
+        choice("--task", asked.task, ("classification", "regression"))
+    schema = _proposed(asked, name)
     with uninterrupted():
         kept = keep(file, schema.to_json(editor=True))
     beside.write(editor_file())
-    ignored = [column.name for column in schema.columns if column.type == "ignore"]
     say(f"{output}: {schema.dimension} features from {len(schema.columns) - 1} columns.{told_kept(kept)}")
-    if epsilon is not None:
-        if ignored:
+    if asked.epsilon is not None:
+        if ignored := [column.name for column in schema.columns if column.type == "ignore"]:
             say(f"Left out (one value, or nothing common enough): {', '.join(ignored)}.")
         say(f"{schema.source} It is charged, and on the certificate of every model that is trained by it.")
         say('Ranges are of round numbers, beyond which few records lie; values in no list are "other".')
         return
+    _tell_proposed(schema)
+    say("This looked at the data. Replace ranges, categories and labels by what is publicly known, then say so:")
+    say(f"  dperm data confirm {output}")
+    say("Until then certificates say that they were read off the data.")
+
+
+def _proposed(asked: ProposeOptions, name: str) -> Schema:
+    """Proposed from the rows, or found privately."""
+    from dperm import data
+    from dperm.data.readers.columnar import stored_in_parts
+
+    stated = {
+        "separator": "\t" if asked.separator in ("tab", "\\t") else asked.separator,
+        "encoding": asked.encoding,
+        "decimal": asked.decimal,
+        "skip_lines": asked.skip_lines,
+        "missing": asked.missing or None,
+        "header": asked.header,
+        "line_breaks": asked.line_breaks,
+    }
+    table = stored_in_parts(asked.source) if asked.epsilon is not None else None
+    if table is None:
+        frame: Any = data.read_frame(asked.source, written={name: value for name, value in stated.items() if value is not None})
+        say(told(asked.source.name, frame))
+    else:
+        frame = asked.source
+        say(f"{asked.source.name}: {table.rows:,} rows of {len(table.columns)} columns, read a part at a time.")
+    if asked.epsilon is None:
+        if asked.classes is not None:
+            raise ValueError("Expected --epsilon with --classes: otherwise edit the schema.")
+        task: Any = asked.task
+        return data.propose(frame, asked.target, name, unit=asked.unit, task=task)
+    if asked.task is not None:
+        raise ValueError("Expected no --task with --epsilon: --classes states labels.")
+    labels = [label.strip() for label in asked.classes.split(",")] if asked.classes else []
+    given: dict[str, Any] = {"name": name, "unit": asked.unit, "classes": labels, "relation": asked.relation}
+    with progress("Counting", table is not None) as bar:
+        return data.find(frame, asked.target, asked.epsilon, asked.delta, **given, progress=bar)
+
+
+def _tell_proposed(schema: Schema) -> None:
+    """Each column with its note, and what may be the unit."""
     say()
     width = max(len(column.name) for column in schema.columns)
     for column in schema.columns:
@@ -135,11 +145,8 @@ def propose(
         for entry, meant in list(column.read.items())[:_READ]:
             say(f"  {'':{width}}  {'':8}  {entry!r} is read as {'missing' if meant is None else repr(meant)}")
     say()
-    if not unit and (persons := [column.name for column in schema.columns if "persons apart?" in column.note]):
-        say(f"May a person have several rows? If {' or '.join(persons)} tells persons apart, run this again with --unit.")
-    say("This looked at the data. Replace ranges, categories and labels by what is publicly known, then say so:")
-    say(f"  dperm data confirm {output}")
-    say("Until then certificates say that they were read off the data.")
+    if not schema.unit and (units := [column.name for column in schema.columns if "persons apart?" in column.note]):
+        say(f"May a person have several rows? If {' or '.join(units)} tells persons apart, run this again with --unit.")
 
 
 def confirm(
@@ -191,7 +198,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Named data sets and schemas.", rich_markup_mode=None)
     group.command("list")(list_sets)
     group.command()(show)
-    group.command()(propose)
+    command(group, propose)
     group.command()(confirm)
     group.command("check")(check_table)
     app.add_typer(group, name="data")

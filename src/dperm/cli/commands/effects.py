@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from dperm.cli.files import read, refuse_same, reserved
+from dperm.cli.options import JsonFlag, VerifyKey, command
 from dperm.cli.printing import say, say_json
-from dperm.cli.shared import JsonFlag, VerifyKey, read, refitted, refuse_same, reserved
+from dperm.cli.tables import refitted
 
 
-def effects(
-    model: Annotated[Path, typer.Argument(help="A model of a table, written by `dperm train`.")],
+@dataclass(frozen=True, kw_only=True)
+class EffectsOptions:
+    model: Annotated[Path, typer.Argument(help="A model of a table, written by `dperm train`.")]
     records: Annotated[
         Path | None, typer.Option(help="The table it was trained on: bands are drawn, and the page is PRIVATE.")
-    ] = None,
-    refits: Annotated[int, typer.Option(help="With --records: models that are trained to see how they differ.")] = 100,
-    label: Annotated[str | None, typer.Option(help="Of more than two classes: for which.")] = None,
+    ] = None
+    refits: Annotated[int, typer.Option(help="With --records: models that are trained to see how they differ.")] = 100
+    label: Annotated[str | None, typer.Option(help="Of more than two classes: for which.")] = None
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Page to write [default: effects.html; with --records private-effects.html]."),
-    ] = None,
-    verify_key: VerifyKey = None,
-    as_json: JsonFlag = False,
-) -> None:
+    ] = None
+    verify_key: VerifyKey = None
+    as_json: JsonFlag = False
+
+
+def effects(asked: EffectsOptions) -> None:
     """Draw what a model says of each column: a curve or bars. Made from the model alone: it costs no privacy. With --records it
     trains models like it on draws from these, and is for the data holder alone.
 
@@ -34,26 +40,27 @@ def effects(
       dperm effects model.json -o effects.html
       dperm effects model.json --records people.csv -o private-effects.html
     """
+    output = asked.output
     from dperm import data
     from dperm.estimators import model_from_json
     from dperm.report import effects as report
 
-    output = output or Path("effects.html" if records is None else "private-effects.html")
-    refuse_same(model, output, records)
-    page = reserved(output, private=records is not None)
-    loaded: tuple[Any, dict[str, Any]] = model_from_json(read(model), verify_key=verify_key)
+    output = output or Path("effects.html" if asked.records is None else "private-effects.html")
+    refuse_same(asked.model, output, asked.records)
+    page = reserved(output, private=asked.records is not None)
+    loaded: tuple[Any, dict[str, Any]] = model_from_json(read(asked.model), verify_key=asked.verify_key)
     fitted, extra = loaded
     if not extra.get("schema"):
-        raise ValueError(f"Expected a model of a table with a schema, got {model}, whose features have no names.")
+        raise ValueError(f"Expected a model of a table with a schema, got {asked.model}, whose features have no names.")
     schema = data.Schema.from_dict(extra["schema"])
     known = list(getattr(fitted, "classes_", ()))
-    if label is None and len(known) > 2:
+    if asked.label is None and len(known) > 2:
         raise ValueError(f"Expected --label, one of {', '.join(map(str, known[:8]))}: each class has effects of its own.")
-    again = None if records is None else refitted(fitted, records, schema, refits, shown=not as_json)
+    again = None if asked.records is None else refitted(fitted, asked.records, schema, asked.refits, shown=not asked.as_json)
     constant = (extra.get("fit_by") or {}).get("column")
-    found = report.effects(fitted, schema, label, again, constant=constant)
-    page.write(report.effects_page(fitted, schema, label, again, constant=constant))
-    if as_json:
+    found = report.effects(fitted, schema, asked.label, again, constant=constant)
+    page.write(report.effects_page(fitted, schema, asked.label, again, constant=constant))
+    if asked.as_json:
         columns = [
             {
                 "column": each.column,
@@ -75,4 +82,4 @@ def effects(
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(effects)
+    command(app, effects)

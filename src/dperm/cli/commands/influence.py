@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from dperm.cli.files import refuse_same, reserved
+from dperm.cli.options import JsonFlag, command
 from dperm.cli.printing import say, say_json
-from dperm.cli.shared import JsonFlag, dataset_of, refuse_same, reserved
+from dperm.cli.tables import dataset_of
 
 
-def influence(
-    source: Annotated[str, typer.Argument(help="A file (CSV, Parquet, Arrow, NumPy, libsvm) or a named data set.")],
-    target: Annotated[str | None, typer.Option(help="Target column.")] = None,
-    schema: Annotated[Path | None, typer.Option(help="Public schema of the table (see `dperm data propose`).")] = None,
-    model: Annotated[str, typer.Option(help="logistic, svm or ridge.")] = "logistic",
+@dataclass(frozen=True, kw_only=True)
+class InfluenceOptions:
+    source: Annotated[str, typer.Argument(help="A file (CSV, Parquet, Arrow, NumPy, libsvm) or a named data set.")]
+    target: Annotated[str | None, typer.Option(help="Target column.")] = None
+    schema: Annotated[Path | None, typer.Option(help="Public schema of the table (see `dperm data propose`).")] = None
+    model: Annotated[str, typer.Option(help="logistic, svm or ridge.")] = "logistic"
     row: Annotated[
         int | None, typer.Option(help="On the prediction for this row of the table, counted from 1 [default: on the parameters].")
-    ] = None,
-    regularisation: Annotated[float, typer.Option(help="λ of (λ/2)‖θ‖² beside the mean loss.")] = 1e-3,
-    top: Annotated[int, typer.Option(help="How many records are listed.")] = 20,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path("influence.html"),
-    as_json: JsonFlag = False,
-) -> None:
+    ] = None
+    regularisation: Annotated[float, typer.Option(help="λ of (λ/2)‖θ‖² beside the mean loss.")] = 1e-3
+    top: Annotated[int, typer.Option(help="How many records are listed.")] = 20
+    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path("influence.html")
+    as_json: JsonFlag = False
+
+
+def influence(asked: InfluenceOptions) -> None:
     """List and draw the records that a model would not be the same without. PRIVATE: for the data holder only.
 
     \b
@@ -36,13 +42,13 @@ def influence(
     from dperm.report.influence import influence_page, influences
     from dperm.report.summary import influence_table
 
-    check.integer("--top", top)
-    refuse_same(source, schema, output)
-    page = reserved(output, private=True)
-    dataset, _ = dataset_of(source, target, schema)
-    found = influences(dataset, model, row=row, regularisation=regularisation)
-    page.write(influence_page(found, top))
-    if as_json:
+    check.integer("--top", asked.top)
+    refuse_same(asked.source, asked.schema, asked.output)
+    page = reserved(asked.output, private=True)
+    dataset, _ = dataset_of(asked.source, asked.target, asked.schema)
+    found = influences(dataset, asked.model, row=asked.row, regularisation=asked.regularisation)
+    page.write(influence_page(found, asked.top))
+    if asked.as_json:
         say_json(
             json.dumps(
                 {
@@ -50,14 +56,14 @@ def influence(
                     "charged": False,
                     "what": found.what,
                     "records": len(found.change),
-                    "most": found.most(top),
+                    "most": found.most(asked.top),
                 }
             )
         )
         return
-    influence_table(found, top)
-    say(f"PRIVATE, for the data holder only: this names single records. Page written to {output}.")
+    influence_table(found, asked.top)
+    say(f"PRIVATE, for the data holder only: this names single records. Page written to {asked.output}.")
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(influence)
+    command(app, influence)

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from dperm.cli.files import certificate_at, refuse_same, reserved
+from dperm.cli.options import VerifyKey, command
 from dperm.cli.printing import say
-from dperm.cli.shared import VerifyKey, certificate_at, refuse_same, reserved
 
 
-def registry(
-    model: Annotated[Path, typer.Argument(help="A model or certificate file.")],
-    name: Annotated[str, typer.Option(help="What the deployment is called.")],
-    curator: Annotated[list[str], typer.Option(help="Who holds the data; several times for several.")],
-    intended_use: Annotated[str, typer.Option(help="What the model is for.")],
-    region: Annotated[str, typer.Option(help="Where it is used.")],
-    description: Annotated[str, typer.Option(help="One sentence on the model.")] = "",
-    sector: Annotated[str, typer.Option(help="Sector, such as Health.")] = "",
-    publication_date: Annotated[str | None, typer.Option(help="YYYY-MM-DD; by default the certificate's date.")] = None,
-    sources: Annotated[str, typer.Option(help="Where one can read more.")] = "",
-    author: Annotated[list[str] | None, typer.Option(help="Who wrote the entry; by default the curators.")] = None,
-    justification: Annotated[str, typer.Option(help="Why these parameters; by default the certificate's assumptions.")] = "",
-    preparation: Annotated[str, typer.Option(help="How data were prepared and settings chosen.")] = "",
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("deployment.yaml"),
-    verify_key: VerifyKey = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RegistryOptions:
+    model: Annotated[Path, typer.Argument(help="A model or certificate file.")]
+    name: Annotated[str, typer.Option(help="What the deployment is called.")]
+    curator: Annotated[list[str], typer.Option(help="Who holds the data; several times for several.")]
+    intended_use: Annotated[str, typer.Option(help="What the model is for.")]
+    region: Annotated[str, typer.Option(help="Where it is used.")]
+    description: Annotated[str, typer.Option(help="One sentence on the model.")] = ""
+    sector: Annotated[str, typer.Option(help="Sector, such as Health.")] = ""
+    publication_date: Annotated[str | None, typer.Option(help="YYYY-MM-DD; by default the certificate's date.")] = None
+    sources: Annotated[str, typer.Option(help="Where one can read more.")] = ""
+    author: Annotated[list[str] | None, typer.Option(help="Who wrote the entry; by default the curators.")] = None
+    justification: Annotated[str, typer.Option(help="Why these parameters; by default the certificate's assumptions.")] = ""
+    preparation: Annotated[str, typer.Option(help="How data were prepared and settings chosen.")] = ""
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("deployment.yaml")
+    verify_key: VerifyKey = None
+
+
+def registry(asked: RegistryOptions) -> None:
     """Write an entry for the public registry of deployments: JSON, which its YAML readers read.
 
     \b
@@ -35,19 +40,27 @@ def registry(
     """
     from dperm.report.deployment_registry import Deployment, registry_entry
 
-    refuse_same(model, output)
-    entry = reserved(output)
-    certificate = certificate_at(model, verify_key)
+    refuse_same(asked.model, asked.output)
+    entry = reserved(asked.output)
+    certificate = certificate_at(asked.model, asked.verify_key)
     if certificate is None:
-        raise ValueError(f"Expected {model} to hold a model or a certificate.")
+        raise ValueError(f"Expected {asked.model} to hold a model or a certificate.")
     deployment = Deployment(
-        name=name, curators=tuple(curator), intended_use=intended_use, region=region, description=description, sector=sector,
-        publication_date=publication_date, sources=sources, authors=tuple(author or ()), justification=justification,
-        preparation=preparation,
-    )  # fmt: skip
+        name=asked.name,
+        curators=tuple(asked.curator),
+        intended_use=asked.intended_use,
+        region=asked.region,
+        description=asked.description,
+        sector=asked.sector,
+        publication_date=asked.publication_date,
+        sources=asked.sources,
+        authors=tuple(asked.author or ()),
+        justification=asked.justification,
+        preparation=asked.preparation,
+    )
     entry.write(registry_entry(certificate, deployment))
-    say(f"Entry written to {output}. Read it before you publish it: it holds every public fact of the certificate.")
+    say(f"Entry written to {asked.output}. Read it before you publish it: it holds every public fact of the certificate.")
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(registry)
+    command(app, registry)

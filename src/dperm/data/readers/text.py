@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dperm.data.readers.decoding import TextError, decoded, is_gzip, read_bytes
+from dperm.data.readers.file_reader import TableOptions, TableReader
 from dperm.data.schema.schema_file import TEXT_OPTIONS
 from dperm.data.untrusted_files import Limits
 
@@ -92,42 +93,46 @@ class _Body:
         return next((end.end() for end in itertools.islice(ends, lines - 1, None)), len(self.text))
 
 
-def read_text(
-    path: Path,
-    options: Mapping[str, Any],
-    names: Sequence[Sequence[str]] = (),
-    values: Mapping[str, Sequence[str]] | None = None,
-) -> tuple[pd.DataFrame, Dialect]:
-    """The table, all entries as text, and how it was written.
+class Text(TableReader):
+    """Delimited texts of any separator, encoding, decimal mark and compression."""
 
-    `options` state `separator`, `encoding`, `decimal` ("." or ","), `header` (False: columns are called by those of the `names`
-    that are as many, or by their numbers), `skip_lines`, `missing` (marks), `strip`, and whether entries hold `line_breaks`; the
-    first three are found out where they are not stated. TextError, with a line, for rows of unequal length, quotes that do not
-    close, and lines that a quote may have swallowed. `values`: by column, texts that are none of the usual words for a missing
-    value there, but categories or labels.
-    """
-    _admit(options)
-    raw = read_bytes(path)
-    if is_gzip(raw):
-        raise TextError("it is compressed twice")
-    text, encoding = decoded(raw, options.get("encoding"))
-    del raw
-    body = _body(text if b"\n" in text else text.replace(b"\r", b"\n"), options)  # an old Macintosh ends lines so
-    del text
-    sample = body.sample()
-    if not sample:
-        raise TextError("it has no lines")
-    Limits.current().refuse_columns(len(sample[0]))
-    header = options.get("header", True)
-    known, ended = _names(sample, names, header=header)
-    if header and "header" not in options and all(_NUMBER.fullmatch(name) for name in known):
-        raise TextError(f"its first line looks like a row, {known[:5]}: say whether it has a header")
-    rows = sample[1 if header else 0 :]
-    decimal = options.get("decimal") or _decimal(rows, body.separator)
-    table, broken = _parsed(body, known, _numeric(rows), ended=ended, header=header, breaks=options.get("line_breaks"))
-    dialect = Dialect(body.separator, encoding, decimal, header, broken)
-    del body
-    return _as_frame(table, marks_of(options.get("missing", ()), decimal), values, strip=bool(options.get("strip"))), dialect
+    title, any_text = "CSV", True
+    endings = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.bz2", ".csv.xz", ".csv.zip", ".txt")
+
+    def read(self, path: Path, options: TableOptions) -> pd.DataFrame:
+        """The table, all entries as text.
+
+        `options.stated` has `separator`, `encoding`, `decimal` ("." or ","), `header` (False: columns are called by those of
+        `options.names` that are as many, or by their numbers), `skip_lines`, `missing` (marks), `strip`, and whether entries hold
+        `line_breaks`; the first three are found out where they are not stated. TextError, with a line, for rows of unequal
+        length, quotes that do not close, and lines that a quote may have swallowed.
+        """
+        stated = options.stated
+        _admit(stated)
+        raw = read_bytes(path)
+        if is_gzip(raw):
+            raise TextError("it is compressed twice")
+        text, encoding = decoded(raw, stated.get("encoding"))
+        del raw
+        body = _body(text if b"\n" in text else text.replace(b"\r", b"\n"), stated)  # an old Macintosh ends lines so
+        del text
+        sample = body.sample()
+        if not sample:
+            raise TextError("it has no lines")
+        Limits.current().refuse_columns(len(sample[0]))
+        header = stated.get("header", True)
+        known, ended = _names(sample, options.names, header=header)
+        if header and "header" not in stated and all(_NUMBER.fullmatch(name) for name in known):
+            raise TextError(f"its first line looks like a row, {known[:5]}: say whether it has a header")
+        rows = sample[1 if header else 0 :]
+        decimal = stated.get("decimal") or _decimal(rows, body.separator)
+        table, broken = _parsed(body, known, _numeric(rows), ended=ended, header=header, breaks=stated.get("line_breaks"))
+        dialect = Dialect(body.separator, encoding, decimal, header, broken)
+        del body
+        frame = _as_frame(table, marks_of(stated.get("missing", ()), decimal), options.values, strip=bool(stated.get("strip")))
+        frame.attrs["decimal"], frame.attrs["format"] = decimal, dialect.found()
+        frame.attrs["written"] = "" if {"separator", "encoding", "decimal"} <= set(stated) else str(dialect)
+        return frame
 
 
 def _admit(options: Mapping[str, Any]) -> None:
@@ -347,7 +352,7 @@ def _like_rows(row: list[str], separator: str, numeric: list[int]) -> bool:
     )
 
 
-def _as_frame(table: Any, missing: set[str], values: Mapping[str, Sequence[str]] | None, *, strip: bool) -> pd.DataFrame:
+def _as_frame(table: Any, missing: set[str], values: Mapping[str, Sequence[str]], *, strip: bool) -> pd.DataFrame:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -355,6 +360,6 @@ def _as_frame(table: Any, missing: set[str], values: Mapping[str, Sequence[str]]
     columns: list[Any] = []
     for name, column in zip(table.column_names, table.columns, strict=True):
         column = pc.utf8_trim_whitespace(column) if strip else column
-        marks = pa.array(sorted(missing - set((values or {}).get(name, ()))), pa.large_string())
+        marks = pa.array(sorted(missing - set(values.get(name, ()))), pa.large_string())
         columns.append(pc.if_else(pc.is_in(pc.utf8_trim_whitespace(column), marks), nothing, column))
     return pa.table(columns, names=table.column_names).to_pandas()

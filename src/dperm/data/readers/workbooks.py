@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 from xml.parsers import expat
 
 from dperm._extras import needed
+from dperm.data.readers.file_reader import TableOptions, TableReader
+from dperm.data.readers.text import marks_of
 from dperm.data.untrusted_files import DataError, Limits
 
 if TYPE_CHECKING:
@@ -18,6 +20,16 @@ _ELEMENT = 30  # times its bytes, that XML takes in memory while it is parsed, a
 _AT_ONCE = 1 << 12  # bytes of a file, or rows
 _MOST_MEMBERS = 10_000  # files within a workbook
 _MOST_ROWS = 1 << 20  # of a sheet, as the format has it
+
+
+class Workbook(TableReader):
+    """Excel's workbooks, of which the first sheet is read."""
+
+    title, endings = "Excel", (".xlsx", ".xlsm")
+    unreadable: ClassVar[Mapping[str, str]] = {".xls": "save it as .xlsx or as CSV"}
+
+    def read(self, path: Path, options: TableOptions) -> pd.DataFrame:
+        return read_sheet(path, marks_of(options.stated.get("missing", ())))
 
 
 def read_sheet(path: Path, missing: set[str]) -> pd.DataFrame:

@@ -1,4 +1,5 @@
-"""Entries of a table as numbers and as texts: each by itself, whatever else its column holds."""
+"""Tables of any library as pandas frames, and their entries as numbers and as texts: each by itself, whatever else its column
+holds."""
 
 from __future__ import annotations
 
@@ -30,6 +31,25 @@ _LARGEST = sys.float_info.max
 
 class SchemaError(ValueError):
     """A schema is inconsistent, or a table does not fit it."""
+
+
+def as_frame(table: Any) -> pd.DataFrame:
+    """A pandas frame as it is; any table that speaks Arrow (polars, pyarrow, DuckDB …) as one. TypeError for anything else."""
+    import pandas as pd
+
+    if isinstance(table, pd.DataFrame):
+        return table
+    if not hasattr(table, "__arrow_c_stream__"):
+        advice = "read a file by dperm.data.read_frame" if isinstance(table, (str, bytes)) or hasattr(table, "__fspath__") else ""
+        advice = "collect it first" if hasattr(table, "collect") else advice
+        raise TypeError(
+            f"Expected a table with named columns, of pandas, polars or Arrow, got {type(table).__name__}"
+            + (f": {advice}." if advice else ".")
+        )
+    import pyarrow as pa
+
+    # whole numbers would turn to fractions by one missing value, and large ones be others: what one record holds must not matter
+    return pa.table(table).to_pandas(integer_object_nulls=True)
 
 
 def decimal_of(frame: pd.DataFrame, stated: str) -> str:

@@ -1,4 +1,4 @@
-"""A small public schema for a table: column types, ranges, categories and labels, stated before anyone looks at the rows."""
+"""The public schema of a table: its column types, ranges, categories and labels are declared before anyone looks at the rows."""
 
 from __future__ import annotations
 
@@ -7,29 +7,24 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Literal
 
 from dperm import _validate as check
 from dperm._files import read_bounded
-from dperm._json import on_one_line, unique_names
-from dperm.data.frames import as_frame
+from dperm._json import unique_names
 from dperm.data.schema.column_pairs import Pair, admit_pairs
 from dperm.data.schema.columns import OTHER, Column, Encoding, TargetRange, checked_range, date_parts
-from dperm.data.schema.entries import SchemaError, decimal_of, is_number, numbers, texts
+from dperm.data.schema.entries import SchemaError, is_number
 from dperm.data.schema.schema_file import as_text, given_by
-from dperm.data.untrusted_files import TooLargeError, refuse_beyond_free
-from dperm.privacy import Certificate, epsilon
-
-if TYPE_CHECKING:
-    import pandas as pd
+from dperm.privacy.accountants.gaussian import gaussian_mu
 
 _LONGEST = 1 << 26  # bytes of a schema
 _MOST_ROWS = 8192  # of a person
+#: knots, and the least signal that they need: fitted on made tables alone, see docs/curves.md
+_RULE = ((12, 150.0), (8, 50.0), (5, 10.0))
+#: where the number of records is private: the most of these that leave so few parameters
+_UNKNOWN, _PARAMETERS = (8, 5), 1000
 
 
 @dataclass(frozen=True)
@@ -82,7 +77,7 @@ class Schema:
             object.__setattr__(self, "target_range", TargetRange(*checked_range(self.target_range, "the target")))
         if self.classes and len(set(self.classes)) < max(2, len(self.classes)):
             raise SchemaError(f"Expected at least two distinct classes, got {list(self.classes)}.")
-        for entry, meant in self._label.read.items():
+        for entry, meant in self.label.read.items():
             if meant is not None and self.classes and str(meant) not in self.classes:
                 raise SchemaError(f"Expected read of {self.target!r} to give one of its labels, got {meant!r} for {entry!r}.")
             if meant is not None and not self.classes and not is_number(meant):
@@ -98,7 +93,8 @@ class Schema:
             raise SchemaError(
                 f"Expected the unit {self.unit!r} to be no feature and no target: give it the type ignore, or leave it out."
             )
-        object.__setattr__(self, "pairs", admit_pairs(self.pairs, self._feature_parts, self.encoding))
+        pairs = admit_pairs(self.pairs, self._feature_parts, self.encoding) if self.pairs else ()
+        object.__setattr__(self, "pairs", pairs)
         if self.dimension == 0:
             raise SchemaError("Expected at least one feature column.")
 
@@ -107,15 +103,9 @@ class Schema:
         return Encoding(self.curves, self.missing == "separate", lenient=self.found is not None)
 
     @property
-    def _label(self) -> Column:
+    def label(self) -> Column:
+        """The column of the target."""
         return next(column for column in self.columns if column.name == self.target)
-
-    def decimal_of(self, frame: pd.DataFrame) -> str:
-        """The decimal mark of a table's texts: as its file was read, or as the format states."""
-        return decimal_of(frame, self.extra.get("decimal", "."))
-
-    def _encoding_of(self, frame: pd.DataFrame) -> Encoding:
-        return replace(self.encoding, decimal=self.decimal_of(frame))
 
     @property
     def feature_columns(self) -> list[Column]:
@@ -151,14 +141,6 @@ class Schema:
         known = [column.name for column in self.feature_columns if column.type == "category"]
         raise SchemaError(f"Expected the name of a category, one of {known[:12]}, got {name!r}.")
 
-    def of_other_parts(self, frame: Any, name: str, value: str) -> dict[int, str]:
-        """By row, from 0, in words: the rows whose category in the column `name` is another than `value`."""
-        frame = as_frame(frame)
-        at = self.columns_of(name)[value] - min(self.columns_of(name).values())
-        column = next(column for column in self.columns if column.name == name)
-        mine = column.encode(frame[name], replace(self._encoding_of(frame), lenient=True))[:, at] > 0
-        return {int(row): f"column {name!r} is not {value!r}, which this model is for" for row in np.flatnonzero(~mine)}
-
     @property
     def dimension(self) -> int:
         return sum(part.width(self.encoding) for part in self.parts)
@@ -180,173 +162,6 @@ class Schema:
     def with_curves(self, knots: int = 12) -> Schema:
         """The same with curves of so many knots; 0: with straight lines."""
         return replace(self, curves=knots)
-
-    def encode(self, frame: Any) -> tuple[NDArray[np.float32], NDArray[Any]]:
-        """Features (n, dimension) in [0, 1] — numbers by their public range or curve, categories one-hot — and targets (n,).
-
-        Raises SchemaError, naming column and value, where the table does not fit. Speaks to the data holder only.
-        """
-        frame = as_frame(frame)
-        if self.target not in frame.columns:
-            raise SchemaError(
-                f"Expected the target column {self.target!r}, but the table has {list(map(str, frame.columns[:12]))} …"
-            )
-        unlabelled = ~self.labelled(frame)
-        if unlabelled.any() and self.missing == "error":
-            raise SchemaError(f"Expected no missing values in the target {self.target!r}, got {int(unlabelled.sum())}.")
-        frame = frame.loc[~unlabelled]
-        features, kept = self.encode_features(frame)
-        targets = self._label.entries(frame.loc[kept, self.target])
-        return features, self._targets(targets, self.decimal_of(frame))
-
-    def found_on_records(self) -> Certificate | None:
-        """What finding it cost, where it was found privately. SchemaError where that protects others than its unit does."""
-        if self.found is None:
-            return None
-        try:
-            certificate = Certificate.from_json(json.dumps(self.found))
-            certificate.verify()
-        except ValueError as error:
-            raise SchemaError(f"The schema's certificate of how it was found cannot be used: {error}") from None
-        if on_one_line(self.unit) != certificate.public_facts.get("unit", ""):
-            raise SchemaError("Expected the unit that this schema was found by: it protects other neighbours. Find it again.")
-        return certificate
-
-    def found_by(self, relation: str, delta: float) -> Certificate | None:
-        """The same, to be added to a training under this relation and δ. SchemaError, before anything is charged, where it cannot
-        be."""
-        certificate = self.found_on_records()
-        if certificate is None:
-            return None
-        if certificate.relation != relation:
-            found = certificate.relation.value
-            raise SchemaError(f"Expected relation {found!r}, under which this schema was found, got {relation!r}.")
-        if not delta or not math.isfinite(epsilon(certificate.event, delta)):
-            raise SchemaError(
-                f"Expected a delta above {certificate.delta / 10:g}: finding the schema took that much, got {delta:g}."
-            )
-        return certificate
-
-    def persons(self, frame: Any) -> NDArray[np.intp]:
-        """(n,) whose each row is, as a number. SchemaError where a row does not say."""
-        frame = as_frame(frame)
-        if self.unit not in frame.columns:
-            raise SchemaError(
-                f"Expected the unit's column {self.unit!r}, but the table has {list(map(str, frame.columns[:12]))} …"
-            )
-        number = tell_persons(frame[self.unit])
-        if unknown := int((number < 0).sum()):
-            raise SchemaError(
-                f"Expected to be told whose each row is, but {self.unit!r} is missing in {unknown} of {len(frame)}."
-            )
-        return number
-
-    def usable(self, frame: Any) -> NDArray[np.bool_]:
-        """(n,): which records `encode` keeps."""
-        frame = as_frame(frame)
-        mask = self.labelled(frame).copy()
-        if self.missing == "drop":
-            for column in self.feature_columns:
-                mask &= ~column.absent(frame[column.name], self.decimal_of(frame))
-        return mask
-
-    def labelled(self, frame: Any) -> NDArray[np.bool_]:
-        """(n,) records with a target; where labels were found, with one of those."""
-        frame = as_frame(frame)
-        values = self._label.entries(frame[self.target])
-        if self.found is None and self._label.unknown == "error":
-            return values.notna().to_numpy()
-        if self.classes:
-            return self._as_labels(values).isin(self.classes).to_numpy()
-        return ~np.isnan(numbers(values, self.target, decimal=self.decimal_of(frame), lenient=True))
-
-    def encode_features(self, frame: Any) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Features of the kept records, and which records (n,) were kept: all, unless `missing` is "drop"."""
-        frame = as_frame(frame)
-        used = self.feature_columns
-        self._refuse_absent(frame)
-        missing = np.zeros(len(frame), dtype=bool)
-        if self.missing in ("error", "drop"):
-            for column in used:
-                missing |= column.absent(frame[column.name], self.decimal_of(frame))
-        if missing.any() and self.missing == "error":
-            worst = max(used, key=lambda column: int(column.absent(frame[column.name], self.decimal_of(frame)).sum())).name
-            raise SchemaError(
-                f"Expected no missing values, got {int(missing.sum())} records with some (column {worst!r} has most). "
-                'Set "missing" to "drop", "middle" or "separate" in the schema.'
-            )
-        frame = frame.loc[~missing]
-        try:
-            refuse_beyond_free(8.0 * len(frame) * self.dimension)  # the features, and those of a part
-        except TooLargeError as error:
-            raise SchemaError(
-                f"The table cannot be encoded: {len(frame):,} rows of {self.dimension:,} features, {error}. Fewer knots of "
-                "curves, or categories, make fewer features."
-            ) from None
-        features = np.zeros((len(frame), self.dimension), dtype=np.float32)
-        encoding, at = self._encoding_of(frame), 0
-        for part in self.parts:
-            width = part.width(encoding)
-            given = frame if isinstance(part, Pair) else frame[part.source]
-            features[:, at : at + width] = part.encode(given, encoding)
-            at += width
-        features /= np.float32(self.divisor)
-        return features, ~missing
-
-    def faults(self, frame: Any) -> dict[int, str]:
-        """By row, from 0, why `encode_features` would refuse it or leave it out: the first reason, in words. SchemaError where a
-        column is not there."""
-        frame = as_frame(frame)
-        self._refuse_absent(frame)
-        found: dict[int, str] = {}
-        for column in self.feature_columns:
-            faults = column.faults(frame[column.name], self._encoding_of(frame))
-            if self.missing in ("error", "drop"):
-                rows = np.flatnonzero(column.absent(frame[column.name], self.decimal_of(frame)))
-                faults |= {int(row): f"column {column.name!r} is missing" for row in rows}
-            found = faults | found
-        return dict(sorted(found.items()))
-
-    def clipped(self, frame: Any) -> dict[int, str]:
-        """By row, from 0, the columns whose entry is outside its range and taken at the end of it."""
-        frame = as_frame(frame)
-        found: dict[int, list[str]] = {}
-        for column in self.feature_columns:
-            for row in np.flatnonzero(column.outside(frame[column.name], self.decimal_of(frame))):
-                found.setdefault(int(row), []).append(column.name)
-        return {row: ", ".join(names) for row, names in found.items()}
-
-    def _refuse_absent(self, frame: pd.DataFrame) -> None:
-        absent = [column.name for column in self.feature_columns if column.name not in frame.columns]
-        if not absent:
-            return
-        there = list(map(str, frame.columns))
-        more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
-        known = {column.name for column in self.columns}
-        folded = {name.casefold(): name for name in there if name not in known}
-        alike = get_close_matches(absent[0].casefold(), folded, 1, 0.75)
-        hint = f" Is its {folded[alike[0]]!r} the schema's {absent[0]!r}? Rename one." if alike else ""
-        has = f"It has {there[:12]}{' …' if len(there) > 12 else ''}."
-        raise SchemaError(f"The table lacks the columns {absent[:5]}{more} of the schema.{hint or ' ' + has}")
-
-    def _targets(self, values: pd.Series[Any], decimal: str) -> NDArray[Any]:
-        if self.target_range is not None:
-            return np.clip(numbers(values, self.target, decimal=decimal), *self.target_range)
-        labels = self._as_labels(values)
-        unknown = sorted(set(labels.unique()) - set(self.classes))
-        if unknown:
-            raise SchemaError(
-                f"Expected labels {list(self.classes)} in {self.target!r}, got {unknown[:5]}. Say what these are read as "
-                '("read"), or leave such records out by "unknown": "ignore".'
-            )
-        return labels.to_numpy(dtype=str)
-
-    def _as_labels(self, values: pd.Series[Any]) -> pd.Series[Any]:
-        labels = texts(values, self.classes).astype(str)
-        if suffix := self.extra.get("label_suffix", ""):
-            labels = labels.str.removesuffix(suffix)
-        other = self.extra.get("other_label")
-        return labels.where(labels.isin(self.classes), other) if other else labels
 
     def without_notes(self) -> Schema:
         """The same without what was noted for the people who edit it: it speaks of the rows."""
@@ -383,9 +198,21 @@ class Schema:
         return as_text({**vars(self), "format": self.extra}, editor=editor)
 
 
-def tell_persons(ids: pd.Series[Any]) -> NDArray[np.intp]:
-    """(n,) numbers of persons in the order of their first rows; −1 where nothing says whose a row is."""
-    if not check.told_apart(ids.dropna().unique(), ids.dtype):
-        raise SchemaError(f"Expected {ids.name!r} as texts or whole numbers: of floats so large, several are one and the same.")
-    words = texts(ids, ())
-    return words.where(words != "").factorize()[0].astype(np.intp)
+def usual_knots(schema: Schema, epsilon: float, delta: float, public_size: int | None = None) -> int:
+    """How many knots curves get, by a public rule: as many as the signal S = n·μ/√d lets be told apart, d the features that there
+    are then; 0: straight lines.
+
+    Where the number of records is private, 8 or 5 as long as there are no more than 1,000 parameters. Without numbers there is
+    nothing to bend.
+    """
+    if not any(isinstance(part, Column) and part.type == "number" for part in schema.parts):
+        return 0
+    models = len(schema.classes) if len(schema.classes) > 2 else 1
+    if public_size is None:
+        few = (knots for knots in _UNKNOWN if models * schema.with_curves(knots).dimension <= _PARAMETERS)
+        return next(few, 0)
+    strength = public_size * (gaussian_mu(epsilon, delta) if delta else epsilon)
+    for knots, least in _RULE:
+        if strength >= least * math.sqrt(models * schema.with_curves(knots).dimension):
+            return knots
+    return 0

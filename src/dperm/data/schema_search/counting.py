@@ -10,9 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dperm.data.frames import as_frame
-from dperm.data.readers.streaming import StoredTable
-from dperm.data.schema.entries import SchemaError, decimal_of
+from dperm.data.readers.columnar import StoredTable
+from dperm.data.schema.entries import SchemaError, as_frame, as_numbers, decimal_of, texts
 from dperm.distributed.sums import sum_over
 from dperm.distributed.table import of_dask
 
@@ -26,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm.data.schema.columns import OTHER
-from dperm.data.schema.entries import as_numbers, texts
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,8 +21,19 @@ from scipy.special import ndtri
 from dperm import _validate as check
 from dperm.data.schema.columns import OTHER, Column, TargetRange
 from dperm.data.schema.entries import SchemaError
-from dperm.data.schema.schema import Schema, tell_persons
-from dperm.data.schema_search.counting import GRID, ColumnCounts, Whole, added, counted, table_of, values_added, values_counted
+from dperm.data.schema.privacy_units import unit_numbers
+from dperm.data.schema.schema import Schema
+from dperm.data.schema_search.counting import (
+    GRID,
+    ColumnCounts,
+    Table,
+    Whole,
+    added,
+    counted,
+    table_of,
+    values_added,
+    values_counted,
+)
 from dperm.privacy import ApproximateDP, Assumption, Certificate, Composed, Event, Gaussian, Relation, SelfComposed, calibrate
 from dperm.privacy.certificates import assumptions as statements
 from dperm.release import Channel, CountNoise, GaussianNoise
@@ -91,45 +102,16 @@ def find(
     if unit and not isinstance(table, Whole):
         raise SchemaError("Expected a frame in memory with a unit: the rows of a person may be in several parts of another.")
     plan = _planned(check.positive("epsilon", epsilon), check.fraction("delta", delta), Relation(relation))
-    if not all(isinstance(column, str) for column in table.columns) or len(set(table.columns)) < len(table.columns):
-        raise SchemaError("Expected columns with names, each once.")
-    for column, what in ((target, "target"), *(((unit, "unit"),) if unit else ())):
-        if column not in table.columns:
-            raise SchemaError(f"Expected the {what} {column!r} among the columns {list(table.columns[:20])}.")
-    if isinstance(classes, str) or len(set(classes)) == 1:
-        raise SchemaError(f"Expected classes as a list of at least two labels, got {classes!r}.")
-    names = [column for column in table.columns if column != unit]
-    if target not in names or len(names) < 2:
-        raise SchemaError("Expected a target, and at least one column beside it and the unit.")
+    names = _searched(table.columns, target, unit, classes)
     written = table.written
     if isinstance(table, Whole) and unit:
-        number = tell_persons(table.frame[unit])
-        if (number < 0).any():
-            raise SchemaError(f"Expected to be told whose each row is, but {unit!r} is missing in some.")
-        table = Whole(table.frame.iloc[np.unique(number, return_index=True)[1]])
-    columns = table.total(functools.partial(counted, names=names, decimal=table.decimal), added)
+        table = _first_rows(table, unit)
+    counts = table.total(functools.partial(counted, names=names, decimal=table.decimal), added)
     channel = Channel.open(random_state, label=name)
     certificate = _certificate(plan, channel, unit, parted=table.elsewhere)
     channel.charge(certificate.event, certificate.mechanism, persons=certificate.of_persons)
-    replaced = plan.relation is Relation.REPLACE_ONE
-    kinds, gaps = _kinds(columns, channel, plan, replaced)
-    numeric = [column for column in names if kinds[column] == "number"]
-    ranges = dict(zip(numeric, _ends([columns[column] for column in numeric], channel, plan), strict=True))
-    worded = [column for column in names if kinds[column] == "text" or column == target]
-    together = {column: kinds[column] == "number" for column in worded}  # known only now: most columns of numbers are not asked
-    texts = table.total(functools.partial(values_counted, names=together, decimal=table.decimal), values_added)
-    common = _common([texts[column] for column in worded], channel, plan, replaced)
-    values = dict(zip(worded, common, strict=True))
-    found: list[Column] = []
-    for column in names:
-        if column == target:
-            found.append(Column(column, "label"))
-        elif column in ranges and ranges[column][0] < ranges[column][1]:
-            found.append(Column(column, "number", ranges[column]))
-        elif kinds[column] == "text" and values[column]:
-            found.append(Column(column, "category", categories=tuple(sorted(values[column])), other=True))
-        else:
-            found.append(Column(column, "ignore"))
+    kinds, gaps, ranges, values = _asked(table, counts, target, channel, plan)
+    found = [_column(column, column == target, kinds[column], ranges, values) for column in names]
     try:
         labels, bounds = _target(target, kinds[target], tuple(classes), values[target], ranges)
         if not any(column.is_feature for column in found):
@@ -148,6 +130,58 @@ def find(
         source=f"Found privately, at epsilon = {certificate.epsilon:.4g} and delta = {delta:g}.",
         found=json.loads(certificate.to_json()),
     )
+
+
+def _searched(columns: Sequence[Any], target: str, unit: str, classes: Sequence[str]) -> list[str]:
+    """The columns that are looked at, the target among them. SchemaError for a table or labels that cannot be used."""
+    if not all(isinstance(column, str) for column in columns) or len(set(columns)) < len(columns):
+        raise SchemaError("Expected columns with names, each once.")
+    for column, what in ((target, "target"), *(((unit, "unit"),) if unit else ())):
+        if column not in columns:
+            raise SchemaError(f"Expected the {what} {column!r} among the columns {list(columns[:20])}.")
+    if isinstance(classes, str) or len(set(classes)) == 1:
+        raise SchemaError(f"Expected classes as a list of at least two labels, got {classes!r}.")
+    names = [column for column in columns if column != unit]
+    if target not in names or len(names) < 2:
+        raise SchemaError("Expected a target, and at least one column beside it and the unit.")
+    return names
+
+
+def _first_rows(table: Whole, unit: str) -> Whole:
+    """The first row of each person. SchemaError where a row does not say whose it is."""
+    number = unit_numbers(table.frame[unit])
+    if (number < 0).any():
+        raise SchemaError(f"Expected to be told whose each row is, but {unit!r} is missing in some.")
+    return Whole(table.frame.iloc[np.unique(number, return_index=True)[1]])
+
+
+def _asked(
+    table: Table, columns: dict[str, ColumnCounts], target: str, channel: Channel, plan: _Plan
+) -> tuple[dict[str, str], set[str], dict[str, tuple[float, float]], dict[str, dict[str, float]]]:
+    """The three rounds of noisy counts: what each column holds, which have gaps, the ranges of numbers, and common values."""
+    replaced = plan.relation is Relation.REPLACE_ONE
+    kinds, gaps = _kinds(columns, channel, plan, replaced)
+    numeric = [column for column in columns if kinds[column] == "number"]
+    ranges = dict(zip(numeric, _ends([columns[column] for column in numeric], channel, plan), strict=True))
+    worded = [column for column in columns if kinds[column] == "text" or column == target]
+    together = {column: kinds[column] == "number" for column in worded}  # known only now: most columns of numbers are not asked
+    texts = table.total(functools.partial(values_counted, names=together, decimal=table.decimal), values_added)
+    common = _common([texts[column] for column in worded], channel, plan, replaced)
+    values = dict(zip(worded, common, strict=True))
+    return kinds, gaps, ranges, values
+
+
+def _column(
+    name: str, is_target: bool, kind: str, ranges: dict[str, tuple[float, float]], values: dict[str, dict[str, float]]
+) -> Column:
+    """A column of the schema, by what was found of it."""
+    if is_target:
+        return Column(name, "label")
+    if name in ranges and ranges[name][0] < ranges[name][1]:
+        return Column(name, "number", ranges[name])
+    if kind == "text" and values[name]:
+        return Column(name, "category", categories=tuple(sorted(values[name])), other=True)
+    return Column(name, "ignore")
 
 
 def _planned(epsilon: float, delta: float, relation: Relation) -> _Plan:

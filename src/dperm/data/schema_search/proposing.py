@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm.data.frames import as_frame
 from dperm.data.schema.columns import Column, TargetRange
-from dperm.data.schema.entries import SchemaError, as_numbers, decimal_of, texts
+from dperm.data.schema.entries import SchemaError, as_frame, as_numbers, decimal_of, texts
 from dperm.data.schema.moments import ISO, moments
+from dperm.data.schema.privacy_units import row_units
 from dperm.data.schema.schema import Schema
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ def propose(
         source="Proposed by looking at the data: ranges, categories and labels are not public until confirmed.",
     )
     if unit:
-        schema.persons(frame)
+        row_units(schema, frame)
     return schema
 
 

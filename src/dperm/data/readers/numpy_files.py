@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dperm.data.readers.file_reader import ArrayReader, Arrays
 from dperm.data.untrusted_files import DataError, Limits
 
 _NUMBERS = "biuf"  # kinds of dtypes: truths, whole numbers with and without a sign, floating-point numbers
@@ -17,6 +18,34 @@ _TARGETS = f"{_NUMBERS}US"  # and texts
 _USED = 24  # bytes of a number, as it is used: with copies that are scaled, and of other types
 _LONGEST_HEADER = 1 << 14  # bytes of a file that say what array it holds; NumPy reads headers of 10,000
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+class NumpyArchive(ArrayReader):
+    """An archive with arrays X (n, d) and y (n,)."""
+
+    title, endings = "NumPy archive", (".npz",)
+
+    def read(self, path: Path, target: str | None, indices: tuple[int, int] | None) -> Arrays:
+        return Arrays(*arrays_of_archive(path))
+
+
+class NumpyTable(ArrayReader):
+    """One array (n, d + 1), memory-mapped, whose first or last column is the target: the last, unless its number is stated."""
+
+    title, endings, memory_mapped = "NumPy array", (".npy",), True
+
+    def read(self, path: Path, target: str | None, indices: tuple[int, int] | None) -> Arrays:
+        table = np.load(path, mmap_mode="r", allow_pickle=False)
+        admit_table(table, path.stat().st_size)
+        try:
+            column = range(table.shape[1])[int(target if target is not None else -1)]
+        except (ValueError, IndexError):
+            raise DataError(f"Expected target to be the number of a column of {path}, got {target!r}.") from None
+        if column not in (0, table.shape[1] - 1):
+            raise DataError(
+                f"Cannot read {path}: the target must be the first or the last column, so that the rest can stay mapped."
+            )
+        return Arrays(table[:, 1:] if column == 0 else table[:, :-1], np.array(table[:, column]))
 
 
 def admit_table(table: NDArray[Any], stored: int) -> None:

@@ -1,0 +1,90 @@
+"""A command takes one value of options, a dataclass whose fields are annotated for typer; options that several commands share."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    from dperm.privacy import Risk
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Delta = Annotated[float, typer.Option(help="The δ of the guarantee; well below 1/n.")]
+Indices = Annotated[
+    str | None, typer.Option(help="Of a libsvm file: the first and the last index that a feature may have, 1-123: public.")
+]
+Relation = Annotated[str, typer.Option(help="add_or_remove_one or replace_one.")]
+VerifyKey = Annotated[Path | None, typer.Option(help="Public key whose owner must have signed the model.")]
+OnError = Annotated[str, typer.Option(help="Rows that do not fit the schema: fail, or skip, which leaves them out and says why.")]
+
+
+def command(app: typer.Typer, run: Callable[[Any], None], name: str | None = None) -> None:
+    """Add a command: `run` takes one dataclass, whose fields are the command's arguments and options, and has its help as
+    docstring."""
+    options = get_type_hints(run)["asked"]
+    hints = get_type_hints(options, include_extras=True)
+
+    @functools.wraps(run)
+    def with_options(**given: Any) -> None:
+        run(options(**given))
+
+    parameters = [
+        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=_default(each), annotation=hints[each.name])
+        for each in fields(options)
+    ]
+    setattr(with_options, "__signature__", inspect.Signature(parameters))  # noqa: B010
+    app.command(name or run.__name__.replace("_", "-"))(with_options)
+
+
+def _default(each: Field[Any]) -> Any:
+    return inspect.Parameter.empty if each.default is MISSING else each.default
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetOptions:
+    """ε and δ, or a risk in the place of ε."""
+
+    epsilon: Annotated[float | None, typer.Option(help="Privacy budget ε.")] = None
+    delta: Delta = 1e-5
+    advantage: Annotated[
+        float | None,
+        typer.Option(help="Instead of ε: the most by which an attacker's true positives may exceed its false ones."),
+    ] = None
+    true_positive_rate: Annotated[
+        float | None,
+        typer.Option("--true-positive-rate", help="Instead of ε: the most true positives, at --false-positive-rate."),
+    ] = None
+    false_positive_rate: Annotated[float | None, typer.Option("--false-positive-rate", help="With --true-positive-rate.")] = None
+    prior: Annotated[float | None, typer.Option(help="With --posterior: how sure it is before it looks.")] = None
+    posterior: Annotated[
+        float | None,
+        typer.Option(help="Instead of ε: how often an attacker's best guess may be right, starting from --prior."),
+    ] = None
+
+    def budget(self, default: float | None = None) -> float | Risk:
+        """ε, or the risk that stands in its place. ValueError where both are given, or neither where there is no default."""
+        names = ("advantage", "true_positive_rate", "false_positive_rate", "prior", "posterior")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        if self.epsilon is not None and given:
+            raise ValueError(f"Expected --epsilon or {', '.join('--' + name.replace('_', '-') for name in given)}, got both.")
+        if given:
+            from dperm.privacy import Risk as Limits
+
+            return Limits(**given)
+        if (epsilon := default if self.epsilon is None else self.epsilon) is None:
+            raise ValueError("Expected --epsilon, or a risk in its place: --advantage, --true-positive-rate or --posterior.")
+        return epsilon
+
+
+def stated_relation(value: str) -> Any:
+    """`--relation` as the library has it."""
+    from dperm._validate import choice
+    from dperm.privacy import Relation as Relations
+
+    return Relations(choice("--relation", value, [item.value for item in Relations]))

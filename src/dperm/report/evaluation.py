@@ -1,0 +1,130 @@
+"""A saved model on test records: exact scores for their holder, or noisy ones that are charged, of all records and by group."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dperm.data import Dataset, Schema, TargetRange
+from dperm.report.judging import Judgement, judge_classes, judge_numbers
+from dperm.report.released import release_class_scores, release_number_scores
+
+_MOST_GROUPS = 50
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A fitted model beside test records, and by which column these are told apart, if by any.
+
+    Attributes
+    ----------
+    model : estimator
+        Fitted, of any kind.
+    dataset : Dataset
+        The test records.
+    schema : Schema or None
+        The model's; None for one of arrays.
+    target_range : TargetRange or None
+        Of a numeric target, by which answers are in its units.
+    by, groups : str or None, (n,) texts
+        A column, and what each record holds there.
+    """
+
+    model: Any
+    dataset: Dataset
+    schema: Schema | None
+    target_range: TargetRange | None
+    by: str | None = None
+    groups: NDArray[Any] | None = None
+
+    def judged(self) -> tuple[Judgement, dict[str, Judgement]]:
+        """Exact scores, of all records and of each group. ValueError for too many groups, and for labels that the model does not
+        know."""
+        whole, parts = self._judged(slice(None)), dict[str, Judgement]()
+        if self.groups is not None:
+            names = sorted(set(self.groups))
+            if len(names) > _MOST_GROUPS:
+                raise ValueError(f"Expected --by a column of at most {_MOST_GROUPS} values, got {len(names)} in {self.by!r}.")
+            parts = {name: self._judged(self.groups == name) for name in names}
+        return whole, parts
+
+    def released(self, epsilon: float, delta: float, relation: str) -> dict[str, Any]:
+        """Noisy scores within (ε, δ), charged; JSON-ready, with their certificate. ValueError, before the charge, for a schema
+        that is not public and for groups that are not."""
+        if self.schema is not None and self.schema.proposed:
+            raise ValueError(
+                "Expected a model by a confirmed schema with released scores: its classes and ranges were read off the data."
+            )
+        dataset, model = self.dataset, self.model
+        given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "relation": relation, "label": dataset.name}
+        given["persons"] = dataset.groups
+        answers = _one_by_one(model.predict, dataset.features)
+        if not hasattr(model, "classes_"):
+            if self.by is not None:
+                raise ValueError("Expected no --by with released scores of numbers.")
+            if self.schema is None or self.target_range is None:  # of arrays it was read off the data
+                raise ValueError("Expected a model of a table with a schema: the public range of its target bounds the errors.")
+            truth, bounds = np.asarray(dataset.targets, dtype=np.float64), self.target_range
+            found = release_number_scores(truth, bounds.restored(answers), bounds, **given)
+        else:
+            classes = [str(label) for label in model.classes_]
+            number = {label: place for place, label in enumerate(classes)}
+            truth = [number.get(str(label), -1) for label in dataset.targets]
+            if -1 in truth:
+                raise ValueError(f"Expected the model's labels {classes[:8]}, got {str(dataset.targets[truth.index(-1)])!r}.")
+            if self.by is not None:
+                names, groups = self._public_groups(self.by)
+                given |= {"groups": groups, "group_names": names}
+            likely = None
+            if hasattr(model, "predict_proba") and len(classes) == 2:
+                likely = _one_by_one(model.predict_proba, dataset.features)[:, 1]
+            places = np.array([number[str(label)] for label in answers])
+            found = release_class_scores(np.array(truth), places, likely, classes, **given)
+        told: dict[str, Any] = {"test_data": "released", **found.whole.to_dict()}
+        told["half_widths"] = _shown(found.widths)
+        told["of"] = "records" if dataset.groups is None else "persons"
+        if found.parts:
+            told["by"] = {
+                name: {**part.to_dict(), "half_widths": _shown(found.part_widths[name])} for name, part in found.parts.items()
+            }
+        return told | {"certificate": json.loads(found.certificate.to_json())}
+
+    def _public_groups(self, by: str) -> tuple[list[str], NDArray[np.intp]]:
+        """The values of a column that the schema states, others and missing ones as one each, and which each record has."""
+        columns = [] if self.schema is None else [column for column in self.schema.columns if column.type == "category"]
+        column = next((column for column in columns if column.name == by), None)
+        if column is None or self.groups is None:
+            known = [column.name for column in columns]
+            raise ValueError(f"Expected --by one of the schema's categories {known}, whose values are public, got {by!r}.")
+        names = [*column.categories, "(other or missing)"]
+        place = {name: number for number, name in enumerate(column.categories)}
+        return names, np.array([place.get(value, len(column.categories)) for value in self.groups])
+
+    def _judged(self, rows: Any) -> Judgement:
+        features, targets = self.dataset.features[rows], np.asarray(self.dataset.targets)[rows]
+        answers = self.model.predict(features)
+        if not hasattr(self.model, "classes_"):
+            if self.target_range is not None:
+                answers = self.target_range.restored(answers)
+            return judge_numbers(targets.astype(np.float64), answers)
+        classes = list(self.model.classes_)
+        if strange := sorted(set(np.unique(targets)) - set(classes))[:5]:
+            raise ValueError(f"Expected the model's labels {list(map(str, classes))[:8]}, got {list(map(str, strange))}.")
+        probabilities = self.model.predict_proba(features) if hasattr(self.model, "predict_proba") else None
+        weighted = getattr(self.model, "class_weight", None) is not None
+        return judge_classes(targets, answers, probabilities, classes, weighted=weighted)
+
+
+def _shown(widths: dict[str, float]) -> dict[str, float | None]:
+    """JSON-ready."""
+    return {name: width if math.isfinite(width) else None for name, width in widths.items()}
+
+
+def _one_by_one(answer: Any, rows: Any) -> Any:
+    """Answers to rows, each computed by itself: of many at once, last bits may depend on how many there are."""
+    return np.concatenate([answer(rows[place : place + 1]) for place in range(rows.shape[0])])
