@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 
-def test_issue_9_no_assert_chains_three_conditions() -> None:
+def test_no_assert_chains_three_conditions() -> None:
     """Pytest shows the operands of a comparison, of a chain by `and` only that it was false."""
     chained: list[str] = []
     for path in sorted(Path(__file__).parent.rglob("*.py")):

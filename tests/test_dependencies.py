@@ -21,14 +21,14 @@ def _pinned(name: str) -> dict[str, tuple[str, str]]:
     return {_named(package): (version, rest) for package, version, rest in _PINNED.findall((ROOT / name).read_text("utf-8"))}
 
 
-def test_44_every_file_has_a_hash_and_the_version_that_is_stated() -> None:
+def test_every_file_has_a_hash_and_the_version_that_is_stated() -> None:
     hashed, stated = _pinned("requirements.txt"), _pinned("constraints.txt")
     assert len(hashed) > 90
     assert [name for name, (version, _) in hashed.items() if stated.get(name, ("none", ""))[0] != version] == []
     assert [name for name, (_, rest) in hashed.items() if not re.search(r"--hash=sha256:[0-9a-f]{64}", rest)] == []
 
 
-def test_44_nothing_but_torch_and_dperm_itself_is_installed_without_a_hash() -> None:
+def test_nothing_but_torch_and_dperm_itself_is_installed_without_a_hash() -> None:
     """Of what dperm and its tests need here, by what the installed packages say of themselves."""
     hashed = _pinned("requirements.txt")
     waiting, needed = [Requirement("dperm[test,torch]")], set[str]()

@@ -47,7 +47,7 @@ def hidden(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.name.startswith(".")]
 
 
-def test_44_1_what_stood_there_is_kept_and_the_newest_has_the_name(tmp_path: Path) -> None:
+def test_what_stood_there_is_kept_and_the_newest_has_the_name(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "m.json"
     assert put(path, "first") is None
     assert put(path, "second") == path.with_name("m.1.json")
@@ -60,7 +60,7 @@ def test_44_1_what_stood_there_is_kept_and_the_newest_has_the_name(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("draft")
-def test_44_1_of_many_writers_at_once_each_keeps_its_own(tmp_path: Path) -> None:
+def test_of_many_writers_at_once_each_keeps_its_own(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     start = threading.Barrier(8)
 
@@ -108,7 +108,7 @@ def killed(path: Path, moment: int, *arguments: str) -> bool:
     return done.returncode != 0
 
 
-def test_44_1_a_writer_killed_at_any_moment_loses_neither_file(tmp_path: Path, draft: str) -> None:
+def test_a_writer_killed_at_any_moment_loses_neither_file(tmp_path: Path, draft: str) -> None:
     """Killed before each call of the operating system in turn. Once the new file is complete it is kept, too."""
     complete = False
     for moment in range(1, 60):
@@ -130,7 +130,7 @@ def test_44_1_a_writer_killed_at_any_moment_loses_neither_file(tmp_path: Path, d
     assert moment > 8
 
 
-def test_44_1_a_page_whose_writer_is_killed_leaves_nothing_for_long(tmp_path: Path, draft: str) -> None:
+def test_a_page_whose_writer_is_killed_leaves_nothing_for_long(tmp_path: Path, draft: str) -> None:
     """Without a name nothing at all is left, but between two calls in a row; with one, until the next writer comes."""
     left: list[int] = []
     for moment in range(1, 60):
@@ -147,7 +147,7 @@ def test_44_1_a_page_whose_writer_is_killed_leaves_nothing_for_long(tmp_path: Pa
     assert ended and sum(left) <= (2 if draft == "nameless" else len(left))
 
 
-def test_44_1_no_planted_link_is_written_through(tmp_path: Path) -> None:
+def test_no_planted_link_is_written_through(tmp_path: Path) -> None:
     path, target = tmp_path / "m.json", tmp_path / "theirs"
     target.write_text("theirs")
     for name in (f".m.json.{os.getpid()}", ".m.json.probe", f".m.json.{'0' * 16}.writing", f".m.json.{'1' * 16}.whole"):
@@ -162,7 +162,7 @@ def test_44_1_no_planted_link_is_written_through(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
-def test_44_1_a_lock_empties_no_file_that_was_given_its_name(tmp_path: Path) -> None:
+def test_a_lock_empties_no_file_that_was_given_its_name(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     os.link(tmp_path / "mine.txt", tmp_path / ".m.json.lock")
     with pytest.raises(OSError, match=r"Cannot write .*: the name of its lock is another file's\."):
@@ -170,7 +170,7 @@ def test_44_1_a_lock_empties_no_file_that_was_given_its_name(tmp_path: Path) -> 
     assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
-def test_44_1_a_name_too_long_for_what_stands_beside_it_is_refused_first(tmp_path: Path, draft: str) -> None:
+def test_a_name_too_long_for_what_stands_beside_it_is_refused_first(tmp_path: Path, draft: str) -> None:
     """A nameless file was found to have no name that its folder takes once it was written, and paid for."""
     longest = os.pathconf(tmp_path, "PC_NAME_MAX")
     for length in range(longest - 30, longest + 2):
@@ -189,14 +189,14 @@ def test_44_1_a_name_too_long_for_what_stands_beside_it_is_refused_first(tmp_pat
         assert not [left for left in tmp_path.iterdir() if left.name.startswith(".")]
 
 
-def test_44_1_what_is_rescued_may_have_a_long_name() -> None:
+def test_what_is_rescued_may_have_a_long_name() -> None:
     path = rescue("ä" * 120 + ".json", "text")
     assert path is not None
     assert (path.read_text(), path.suffix) == ("text", ".json")
     path.unlink()
 
 
-def test_44_14_what_never_ends_is_not_read(tmp_path: Path) -> None:
+def test_what_never_ends_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "few").write_bytes(b"12345")
     assert read_bounded(tmp_path / "few", 5) == b"12345"
     for path in (tmp_path / "few", Path("/dev/zero")):
@@ -204,7 +204,7 @@ def test_44_14_what_never_ends_is_not_read(tmp_path: Path) -> None:
             read_bounded(path, 4)
 
 
-def test_44_4_a_holder_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_holder_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "\udcff")  # how Python has a byte that is no UTF-8
     lock = Lock(tmp_path / "lock", this_process())
     with pytest.raises(HeldError, match=r"of .udcff on"):
@@ -213,7 +213,7 @@ def test_44_4_a_holder_may_have_any_name(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_44_1_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
     target, link = tmp_path / "mine", tmp_path / "m.json"
     target.write_text("mine")
     link.symlink_to(target)
@@ -226,7 +226,7 @@ def test_44_1_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("draft")
-def test_44_1_modes_are_kept_and_what_is_private_is_the_owners(tmp_path: Path) -> None:
+def test_modes_are_kept_and_what_is_private_is_the_owners(tmp_path: Path) -> None:
     def mode(path: Path) -> int:
         return stat.S_IMODE(path.stat().st_mode)
 
@@ -262,7 +262,7 @@ def limited(size: int, block: Callable[[], None]) -> None:
 
 
 @pytest.mark.usefixtures("draft")
-def test_44_1_a_full_disk_leaves_the_older_file_and_nothing_else(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_older_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     put(path, "old")
 
@@ -278,7 +278,7 @@ def test_44_1_a_full_disk_leaves_the_older_file_and_nothing_else(tmp_path: Path)
     assert [each.name for each in tmp_path.iterdir()] == ["m.json"] and path.read_text() == "old"
 
 
-def test_44_1_where_no_folder_is_for_temporary_files_it_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_folder_is_for_temporary_files_it_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is full has none: it does not take the file by which Python finds out."""
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: [str(tmp_path / "nowhere")])
@@ -289,7 +289,7 @@ def test_44_1_where_no_folder_is_for_temporary_files_it_is_the_users(tmp_path: P
     assert rescue("m.json", "model") is None
 
 
-def test_44_1_keys_are_made_anew_and_through_no_link(tmp_path: Path) -> None:
+def test_keys_are_made_anew_and_through_no_link(tmp_path: Path) -> None:
     target = tmp_path / "theirs"
     (tmp_path / "a.pem").symlink_to(target)
     (tmp_path / "b.pem.pub").symlink_to(target)
@@ -301,7 +301,7 @@ def test_44_1_keys_are_made_anew_and_through_no_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("draft")
-def test_44_1_a_reservation_that_is_not_used_leaves_nothing(tmp_path: Path) -> None:
+def test_a_reservation_that_is_not_used_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), write_new(tmp_path / "m.json"):
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
@@ -309,7 +309,7 @@ def test_44_1_a_reservation_that_is_not_used_leaves_nothing(tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("draft")
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("no links left")])
-def test_44_1_what_was_complete_is_kept_unless_the_caller_hears_of_it(
+def test_what_was_complete_is_kept_unless_the_caller_hears_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     path = tmp_path / "m.json"
@@ -334,7 +334,7 @@ def test_44_1_what_was_complete_is_kept_unless_the_caller_hears_of_it(
 
 
 @pytest.mark.usefixtures("draft")
-def test_44_1_only_dead_writers_are_tidied_up_after(tmp_path: Path) -> None:
+def test_only_dead_writers_are_tidied_up_after(tmp_path: Path) -> None:
     path, other = tmp_path / "m.json", tmp_path / f".other.json.{'0' * 16}.writing"
     left = tmp_path / f".m.json.{'0' * 16}.writing"
     left.write_text("of a dead process")
@@ -346,7 +346,7 @@ def test_44_1_only_dead_writers_are_tidied_up_after(tmp_path: Path) -> None:
     assert path.read_text() == "first" and (tmp_path / "m.1.json").read_text() == "second"
 
 
-def test_44_4_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
+def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     code = f"import sys, time; from pathlib import Path; from dperm._files import Lock; \
         lock = Lock(Path({str(path)!r}), 'somebody\\x1b[2J'); print(1, flush=True); time.sleep(60)"
@@ -363,7 +363,7 @@ def test_44_4_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_44_4_a_worker_does_not_keep_the_lock_of_its_dead_parent(tmp_path: Path) -> None:
+def test_a_worker_does_not_keep_the_lock_of_its_dead_parent(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     code = f"import os, time; from pathlib import Path; from dperm._files import Lock; lock = Lock(Path({str(path)!r})); \
         worker = os.fork(); worker or time.sleep(60); print(worker, flush=True); time.sleep(60)"
@@ -377,7 +377,7 @@ def test_44_4_a_worker_does_not_keep_the_lock_of_its_dead_parent(tmp_path: Path)
             os.kill(worker, signal.SIGKILL)
 
 
-def test_44_10_a_nameless_file_is_where_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nameless_file_is_where_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPERM_SCRATCH", str(tmp_path))
     with nameless() as file:
         file.write(b"private")

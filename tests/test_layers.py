@@ -239,3 +239,13 @@ def test_files_of_tests_have_names_of_their_own() -> None:
     """Pytest imports them by their names alone: of two alike it collects one, and stops."""
     names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
     assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+def test_tests_of_a_room_are_in_a_folder_of_its_name() -> None:
+    """Whoever changes a module finds its tests below the same path; some folders of tests are of no package."""
+    here = Path(__file__).parent
+    own = {"helpers", "defects", "campaigns", "mutants", "papers"}
+    folders = {path.parent.relative_to(here) for path in here.rglob("test_*.py")} - {Path()}
+    assert sorted(str(each) for each in folders if each.parts[0] not in own and not (SOURCE / each).is_dir()) == []
+    tested = {folder.name for folder in folders if folder.parts[0] in ROOMS and len(folder.parts) > 1}
+    assert {"events", "accountants", "engine", "training", "readers", "schema"} <= tested

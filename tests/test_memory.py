@@ -57,11 +57,11 @@ MOUNTED = {
     ],
     ids=["none", "root", "second", "first", "mounted", "own", "machine"],
 )
-def test_15_a_control_groups_limit_counts(tmp_path: Path, files: dict[str, str], left: int) -> None:
+def test_a_control_groups_limit_counts(tmp_path: Path, files: dict[str, str], left: int) -> None:
     assert free_memory(tree(tmp_path, files)) == left
 
 
-def test_15_a_platform_without_such_files_says_what_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_platform_without_such_files_says_what_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sysconf", {"SC_AVPHYS_PAGES": 7, "SC_PAGE_SIZE": 4096}.__getitem__)
     assert free_memory(tmp_path) == 7 * 4096
 

@@ -113,7 +113,7 @@ def test_no_loss_contradicts_itself() -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_7_nothing_certified_moves_more_than_it_is_charged_and_each_kind_nearly_as_much(module: str) -> None:
+def test_nothing_certified_moves_more_than_it_is_charged_and_each_kind_nearly_as_much(module: str) -> None:
     """Every part over its worst pairs, under each relation; and over all pairs, alone and in many trials at once.
 
     The slow tests have every entry, and every pair in both directions.
@@ -128,7 +128,7 @@ def test_7_nothing_certified_moves_more_than_it_is_charged_and_each_kind_nearly_
         reaches(name, mechanism, training, replay(training, pairs, both_ways=False))
 
 
-def test_7_gaps_that_are_listed_are_there() -> None:
+def test_gaps_that_are_listed_are_there() -> None:
     """Each is needed by an entry: one that was closed is taken off the list."""
     needed: set[tuple[str, str]] = set()
     for module, entry in (("svrg", "svrg, squared, replace_one"), ("quantile", "objective, quantile loss, add_or_remove_one")):

@@ -314,7 +314,7 @@ def test_half_the_noise_is_seen_in_the_models_alone() -> None:
         (BoltOnPerturbation, "baselines: bolt-on, constant rate, softmax"),
     ],
 )
-def test_7_nine_tenths_of_a_sensitivity_are_refuted(kind: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nine_tenths_of_a_sensitivity_are_refuted(kind: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, _, entry = name.partition(": ")
     mechanism, problem = next((mechanism, problem) for each, mechanism, problem in entries_of(module) if each == entry)
     right = kind.sensitivity
@@ -364,7 +364,7 @@ class Bands(Mechanism):
         return channel.release(np.concatenate(banded), GaussianNoise(moved, 4.0, what="banded sums")), {}
 
 
-def test_10_bands_of_a_record_that_meet_are_found_at_some_place() -> None:
+def test_bands_of_a_record_that_meet_are_found_at_some_place() -> None:
     """At the last place, the only one of the usual pairs, they do not meet."""
     problem = objective(relation=Relation.REPLACE_ONE)
     sound, planted = (Training.of_mechanism(Bands(budget=BUDGET, anew=anew), problem) for anew in (False, True))
@@ -411,7 +411,7 @@ class Heavier(OutputPerturbation):
         (Heavier, Output(strong_convexity=5.0), 0),
     ],
 )
-def test_10_an_order_of_somebody_else_s_is_tried_at_all_places(planted: Any, method: Any, place: int) -> None:
+def test_an_order_of_somebody_else_s_is_tried_at_all_places(planted: Any, method: Any, place: int) -> None:
     problem = LinearObjective(Logistic(), 3, public_size=40, relation=Relation.REPLACE_ONE)
     sound = method.calibrated(problem.facts, Budget(1e-5, 2.0), 1)
     wrong = planted(**vars(sound))

@@ -54,7 +54,7 @@ def chosen(module: str) -> Iterator[Entry]:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_issue_9_half_of_any_sensitivity_is_refuted(module: str) -> None:
+def test_half_of_any_sensitivity_is_refuted(module: str) -> None:
     for name, mechanism, objective in chosen(module):
         training = Training.of_mechanism(mechanism, objective)
         for place in places_of(training):
@@ -62,7 +62,7 @@ def test_issue_9_half_of_any_sensitivity_is_refuted(module: str) -> None:
                 assert is_found(training, place), f"{name}: half of the sensitivity of {place} is called consistent"
 
 
-def test_issue_9_the_noise_on_a_minimiser_covers_all_that_its_solver_may_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_noise_on_a_minimiser_covers_all_that_its_solver_may_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     """A solver that stops as far from the minimum as it may, and for the neighbour on the other side: at a distance of
     tolerance ÷ Λ, where records say nothing. Nine tenths of the sensitivity would not cover it."""
     objective = common.objective(intercept_scale=0.0)
@@ -91,7 +91,7 @@ def test_issue_9_the_noise_on_a_minimiser_covers_all_that_its_solver_may_leave(m
     assert 0.999 * charged < np.linalg.norm(queries[1] - queries[0]) <= charged * (1 + 1e-9)
 
 
-def test_issue_9_every_place_that_releases_is_run() -> None:
+def test_every_place_that_releases_is_run() -> None:
     left = {place for place in places() if place.module not in CLAIMED | set(ELSEWHERE)}
     for module in sorted(MODULES, key="persons".__eq__):  # its entries take seconds to make, and are the last that are needed
         for _, mechanism, objective in chosen(module) if left else ():
@@ -100,5 +100,5 @@ def test_issue_9_every_place_that_releases_is_run() -> None:
 
 
 @pytest.mark.parametrize(("module", "tests"), ELSEWHERE.items(), ids=ELSEWHERE)
-def test_issue_9_what_is_no_mechanism_is_halved_elsewhere(module: str, tests: str) -> None:
+def test_what_is_no_mechanism_is_halved_elsewhere(module: str, tests: str) -> None:
     assert f'places_in("{module}")' in (Path(__file__).parents[1] / tests).read_text()

@@ -41,7 +41,7 @@ def replayed(mechanism: Any, objective: Any) -> AuditResult:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_7_half_of_a_sensitivity_at_users_settings_is_refuted_or_said_to_be_unseen(name: str) -> None:
+def test_half_of_a_sensitivity_at_users_settings_is_refuted_or_said_to_be_unseen(name: str) -> None:
     make, features, unseen = SETTINGS[name]
     mechanism, objective = make().mechanism_for(features)
     sound = replayed(mechanism, objective)
@@ -52,7 +52,7 @@ def test_7_half_of_a_sensitivity_at_users_settings_is_refuted_or_said_to_be_unse
             assert replayed(mechanism, objective).refuted == (not unseen), place
 
 
-def test_7_what_could_not_be_seen_is_in_words_and_in_json() -> None:
+def test_what_could_not_be_seen_is_in_words_and_in_json() -> None:
     mechanism, objective = SETTINGS["ridge by output, replace-one"][0]().mechanism_for(1)
     result = replayed(mechanism, objective)
     told = str(result)
@@ -66,7 +66,7 @@ def test_7_what_could_not_be_seen_is_in_words_and_in_json() -> None:
 
 
 @pytest.mark.parametrize(("kind", "size"), [("gaussian", 5), ("gaussian", 60), ("pure", 20)])
-def test_7_noise_as_small_as_is_said_to_be_visible_is_refuted(kind: Any, size: int) -> None:
+def test_noise_as_small_as_is_said_to_be_visible_is_refuted(kind: Any, size: int) -> None:
     """In at least 17 of 20 audits, by binomial bounds; and noise at half of the way to what is stated is seldom."""
     draws = np.random.default_rng(0)
 
@@ -88,7 +88,7 @@ def test_7_noise_as_small_as_is_said_to_be_visible_is_refuted(kind: Any, size: i
     assert sum(audited((1 + share) / 2) for _ in range(100)) < 50
 
 
-def test_7_noise_that_no_test_sees_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_that_no_test_sees_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     mechanism, objective = SETTINGS["output, one feature"][0]().mechanism_for(1)
     faint = replayed(mechanism, objective)
     assert any("Too little noise" in line and "minimiser (0." in line for line in faint.limits())
@@ -99,7 +99,7 @@ def test_7_noise_that_no_test_sees_is_listed(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("method", ["last-iterate", Gradient(sampling="fixed_size", epochs=2)])
-def test_7_pairs_have_as_many_records_as_a_mechanism_demands(method: Any) -> None:
+def test_pairs_have_as_many_records_as_a_mechanism_demands(method: Any) -> None:
     mechanism, objective = DPLogisticRegression(**LABELS, mechanism=method, **STATED).mechanism_for(2)
     training = Training.of_mechanism(mechanism, objective)
     pairs = [*training.replay_pairs, *training.candidate_pairs]

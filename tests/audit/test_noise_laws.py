@@ -100,13 +100,13 @@ def refuse_wrong_laws(observed: Sequence[dict[str, float]], exact: set[str] = EX
                 assert binom.cdf(below, len(values), level / 2) > 1e-8, text
 
 
-def test_item_6_p_values_of_sound_noise_keep_their_levels() -> None:
+def test_p_values_of_sound_noise_keep_their_levels() -> None:
     refuse_wrong_laws(list(p_values(AROUND, runs=20, releases=3)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("releases", [1, 4])
-def test_item_6_no_false_alarm_in_200_runs_at_each_of_250_lengths(releases: int) -> None:
+def test_no_false_alarm_in_200_runs_at_each_of_250_lengths(releases: int) -> None:
     observed = list(p_values([*AROUND, *RANDOM], runs=200, releases=releases))
     assert len(observed) > 40_000
     refuse_wrong_laws(observed)
@@ -130,7 +130,7 @@ def test_the_family_wise_error_is_below_one_in_ten_million() -> None:
 
 
 @pytest.mark.parametrize("length", [766, 767, 768, 769, 770, 895, 1021, 1022, 1023, 1024, 1025, 5000])
-def test_item_5_places_kept_of_a_release_differ(length: int) -> None:
+def test_places_kept_of_a_release_differ(length: int) -> None:
     """Places that were kept twice were counted as numbers that repeat: noise of 769 to 1,022 numbers was refuted."""
     release = ReleaseRecord(np.zeros(length), 1.0, 1.0, np.arange(length) * 2.0**-10, step=STEP)
     ((sample, _),) = NoiseSeen.of(Recording([release])).samples
@@ -140,7 +140,7 @@ def test_item_5_places_kept_of_a_release_differ(length: int) -> None:
     assert sample[0, -1] == (length - 1) * 2.0**-10
 
 
-def test_item_5_a_sound_ridge_regression_is_not_refuted() -> None:
+def test_a_sound_ridge_regression_is_not_refuted() -> None:
     """Its Gram matrix has 990 numbers."""
     training = Training.of_mechanism(*DPRidge(epsilon=1.0, public_size=5000).mechanism_for(features=43))
     assert [result.verdict for result in attack(training, trials=40)] == ["consistent", "consistent"]

@@ -416,11 +416,11 @@ def test_leaks_in_any_form_are_found(spoil: Any) -> None:
     ],
     ids=["tenth digit", "tiny", "large"],
 )
-def test_10_leaks_in_the_last_digits_are_found(spoil: Any) -> None:
+def test_leaks_in_the_last_digits_are_found(spoil: Any) -> None:
     assert replay(counting(Gaussian(2.0), spoil=spoil), ONE_MORE).details["kinds"] == ["leak"]
 
 
-def test_10_sums_that_are_rounded_in_another_way_each_time_are_no_leak() -> None:
+def test_sums_that_are_rounded_in_another_way_each_time_are_no_leak() -> None:
     order = np.random.default_rng(0)
 
     def threads(noisy: Any, data: Any) -> Any:
@@ -432,7 +432,7 @@ def test_10_sums_that_are_rounded_in_another_way_each_time_are_no_leak() -> None
 @pytest.mark.parametrize("error", [ValueError, RuntimeError, KeyError])
 @pytest.mark.parametrize("both_ways", [False, True])
 @pytest.mark.parametrize("fewer", [False, True])
-def test_10_a_run_that_fails_after_the_charge_on_one_neighbour_is_found(error: Any, both_ways: bool, fewer: bool) -> None:
+def test_a_run_that_fails_after_the_charge_on_one_neighbour_is_found(error: Any, both_ways: bool, fewer: bool) -> None:
     def failing_from(count: int) -> Any:
         def spoil(noisy: Any, data: Any) -> Any:
             if len(data[1]) >= count:
@@ -452,7 +452,7 @@ def test_10_a_run_that_fails_after_the_charge_on_one_neighbour_is_found(error: A
 @pytest.mark.filterwarnings("ignore:overflow")
 @pytest.mark.parametrize("both_ways", [False, True])
 @pytest.mark.parametrize("where", ["one neighbour", "both", "none", "the first run alone", "before the charge", "other words"])
-def test_10_a_run_that_warns_after_the_charge_on_one_neighbour_is_found(where: str, both_ways: bool) -> None:
+def test_a_run_that_warns_after_the_charge_on_one_neighbour_is_found(where: str, both_ways: bool) -> None:
     runs: list[int] = []
 
     def warns(count: int) -> None:
@@ -497,7 +497,7 @@ def test_what_cannot_be_compared_is_said() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_7_noise_that_depends_on_records_on_the_way_of_a_path_is_found(place: int) -> None:
+def test_noise_that_depends_on_records_on_the_way_of_a_path_is_found(place: int) -> None:
     def releasing(depends: bool) -> Training:
         def run(data: Any, source: Any) -> Any:
             channel = Channel.open(source)
@@ -563,7 +563,7 @@ def test_a_replaced_record_is_drawn_in_every_step() -> None:
 
 
 @pytest.mark.parametrize("pair", ["added", "removed"])
-def test_10_a_record_is_drawn_as_often_as_its_rule_allows_and_no_more(pair: str) -> None:
+def test_a_record_is_drawn_as_often_as_its_rule_allows_and_no_more(pair: str) -> None:
     """A sum over the four steps of an epoch, which sees each record once: a record in every step would refute it falsely."""
     draw, epochs = BallsAndBins(4), 3
     event = Composed((SelfComposed(Gaussian(2.0), epochs), draw.event(Gaussian(5.0), 0, 4 * epochs)))
@@ -588,7 +588,7 @@ def test_10_a_record_is_drawn_as_often_as_its_rule_allows_and_no_more(pair: str)
     assert result.details["movement"]["statistic"] == pytest.approx(1, abs=1e-6)
 
 
-def test_10_rows_of_a_record_are_forced_together_and_batches_keep_their_size() -> None:
+def test_rows_of_a_record_are_forced_together_and_batches_keep_their_size() -> None:
     rows, record = PoissonRows(0.3, 3), np.array([2])
     assert rows.forced(np.array([0, 7, 20]), record, True).tolist() == [0, 6, 7, 8, 20]
     assert BallsAndBins(4).forced(np.array([1, 2]), record, True).tolist() == [1, 2]
@@ -715,7 +715,7 @@ _SOUND: dict[str, tuple[Event, Any]] = {
 
 
 @pytest.mark.parametrize("name", _SOUND)
-def test_10_sampled_sums_of_their_own_draws_are_consistent(name: str) -> None:
+def test_sampled_sums_of_their_own_draws_are_consistent(name: str) -> None:
     event, batches = _SOUND[name]
     result = replay(of_draws(event, batches), ONE_MORE)
     assert result.verdict == "consistent", str(result)
@@ -748,14 +748,14 @@ _UNSOUND: dict[str, tuple[Event, Any]] = {
 
 @pytest.mark.parametrize("name", _UNSOUND)
 @pytest.mark.parametrize("pair", [ONE_MORE[0], ONE_MORE[0].reversed()], ids=["added", "removed"])
-def test_10_a_release_of_other_records_than_its_draw_has_is_found(name: str, pair: Pair) -> None:
+def test_a_release_of_other_records_than_its_draw_has_is_found(name: str, pair: Pair) -> None:
     event, batches = _UNSOUND[name]
     result = replay(of_draws(event, batches), [pair], both_ways=False)
     assert result.details["kinds"] == ["draws"], str(result)
 
 
 @pytest.mark.parametrize("rule", [_POISSON, FixedSize(4, 40), PoissonUpTo(0.1, capacity=12, largest=60), _ALLOCATED])
-def test_10_a_plan_whose_batches_are_not_its_draws_is_found(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_whose_batches_are_not_its_draws_is_found(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     relation = REPLACE if isinstance(rule, FixedSize) else ADD
     objective = linear(Logistic(), relation=relation)
     training = Training.of_mechanism(gradient(sampler=rule), objective)

@@ -47,7 +47,7 @@ def made(name: str) -> tuple[ByPart, Any]:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_10_parts_are_consistent_and_records_of_several_parts_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_consistent_and_records_of_several_parts_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training.of_mechanism(*made(name))
     sound = replay(training, PAIRS, both_ways=False)
     assert sound.verdict == "consistent", str(sound)
@@ -60,7 +60,7 @@ def test_10_parts_are_consistent_and_records_of_several_parts_are_found(name: st
     assert "parts" in replay(training, PAIRS, both_ways=False).details["kinds"]
 
 
-def test_10_all_records_of_a_part_where_some_are_charged_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_records_of_a_part_where_some_are_charged_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def streamed(self: Any, channel: Channel, records: Any, steps: int) -> Any:
         return records.stream([None for _ in self.draws(channel, len(records), steps)])
 
@@ -74,7 +74,7 @@ _SPLITS = (Disjoint((Gaussian(2.0), Gaussian(3.0))), Disjoint((Gaussian(4.0), Ga
 
 @pytest.mark.parametrize("order", [(0, 1, 1), (1, 1, 0)])
 @pytest.mark.parametrize("spoilt", [False, True])
-def test_10_doors_of_unlike_splits_are_told_apart(order: Sequence[int], spoilt: bool) -> None:
+def test_doors_of_unlike_splits_are_told_apart(order: Sequence[int], spoilt: bool) -> None:
     """A record in both parts of one split is found; one in a part of each is as charged."""
     event = Composed((_SPLITS[0], SelfComposed(_SPLITS[1], 2), Gaussian(9.0)))
 

@@ -85,14 +85,14 @@ OWN: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.mark.filterwarnings("ignore:.*record at a time")
 @pytest.mark.parametrize("name", OWN)
-def test_10_masks_of_records_are_aligned(name: str) -> None:
+def test_masks_of_records_are_aligned(name: str) -> None:
     found = replayed(OWN[name]())
     assert found.verdict == "consistent", str(found)
     assert found.details["largest_movement"] > 0.5
 
 
 @pytest.mark.filterwarnings("ignore:.*record at a time")
-def test_10_masks_of_a_layer_that_runs_record_by_record_are_aligned() -> None:
+def test_masks_of_a_layer_that_runs_record_by_record_are_aligned() -> None:
     found = replayed(foreign(looks=True))
     assert found.verdict == "consistent", str(found)
     assert found.details["largest_movement"] > 0.5
@@ -124,13 +124,13 @@ SHARED: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.filterwarnings("ignore:.*record at a time")
 @pytest.mark.parametrize("name", SHARED)
-def test_43_3_no_two_records_share_a_mask(name: str) -> None:
+def test_no_two_records_share_a_mask(name: str) -> None:
     found = replayed(Noisy(SHARED[name]), batch=4)
     assert found.verdict == "consistent", str(found)
     assert found.details["largest_movement"] > 0.5
 
 
-def test_43_3_a_stream_of_ones_own_is_refused() -> None:
+def test_a_stream_of_ones_own_is_refused() -> None:
     def mask(z: Tensor) -> Tensor:
         return 2 * torch.rand(z.shape, generator=torch.Generator().manual_seed(7))
 
@@ -139,7 +139,7 @@ def test_43_3_a_stream_of_ones_own_is_refused() -> None:
 
 
 @pytest.mark.parametrize("defect", ["by place", "from one stream"])
-def test_10_draws_that_hang_on_others_are_found(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_that_hang_on_others_are_found(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted in the engine: the seed of a record is that of its place, or the next of a known stream."""
     calls = itertools.count()
 
@@ -180,7 +180,7 @@ def augmented(noise: Callable[[int], Any]) -> AuditResult:
     return replayed(Noisy(torch.ones_like), records)
 
 
-def test_10_augmentations_of_records_are_aligned_and_one_by_place_is_found() -> None:
+def test_augmentations_of_records_are_aligned_and_one_by_place_is_found() -> None:
     for own in (lambda _: torch.randn(4), lambda _: np.random.normal(size=4)):  # noqa: NPY002 - the global one
         found = augmented(own)
         assert found.verdict == "consistent", str(found)
@@ -188,7 +188,7 @@ def test_10_augmentations_of_records_are_aligned_and_one_by_place_is_found() -> 
     assert found.refuted and found.details["kinds"] == ["movement"], str(found)
 
 
-def test_10_dropout_within_an_estimator_is_replayed() -> None:
+def test_dropout_within_an_estimator_is_replayed() -> None:
     data = X.numpy(), Y.numpy()
     method = Gradient(epochs=1, expected_batch_size=SIZE)
     estimator = DPTorchClassifier(Noisy(nn.Dropout(0.5)), mechanism=method, public_size=SIZE, random_state=0)
@@ -199,7 +199,7 @@ def test_10_dropout_within_an_estimator_is_replayed() -> None:
 
 
 @pytest.mark.slow  # the same as by its settings, and as an estimator's
-def test_10_dropout_of_a_trainer_is_replayed() -> None:
+def test_dropout_of_a_trainer_is_replayed() -> None:
     def trainer(source: Any) -> PrivateTrainer:
         network = Noisy(nn.Dropout(0.5))
         settings = {"delta": 1e-5, "epochs": 3, "expected_batch_size": 4, "clipping_norm": 0.1, "public_size": SIZE}

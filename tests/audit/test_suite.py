@@ -39,7 +39,7 @@ def test_plans_are_kept_and_say_how_long() -> None:
     assert "about 12 seconds" in str(AttackPlan(40, 20, 12.0))
 
 
-def test_7_a_neighbour_takes_as_many_trainings_as_plans_count() -> None:
+def test_a_neighbour_takes_as_many_trainings_as_plans_count() -> None:
     training = Training.of_mechanism(*DPLogisticRegression(epsilon=2.0, mechanism=Gradient(epochs=2)).mechanism_for(3, 2, None))
     runs: list[int] = []
 

@@ -146,7 +146,7 @@ class Table:
 
 
 @pytest.mark.parametrize("left", ["csv", "pickle", "by rows", "by columns", "4 bytes", "json", "a name", "parquet", "units"])
-def test_44_the_search_finds_rows_however_they_were_left(tmp_path: Path, left: str) -> None:
+def test_the_search_finds_rows_however_they_were_left(tmp_path: Path, left: str) -> None:
     """Else it would find nothing whatever a command left."""
     table = Table.made(tmp_path / "table", random.Random(0))
     frame, folder = pd.read_csv(table.path), tmp_path / "left"
@@ -362,7 +362,7 @@ TRAININGS: dict[str, tuple[int, tuple[str, ...], int, int]] = {  # of 1,000 kill
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRAININGS)
-def test_44_killed_trainings_lose_no_charge_and_no_model(name: str, tmp_path: Path, record: Callable[[Campaign], None]) -> None:
+def test_killed_trainings_lose_no_charge_and_no_model(name: str, tmp_path: Path, record: Callable[[Campaign], None]) -> None:
     """A charge without a model is of a process that was killed before its model was complete and had a name: it was spent, and
     nothing was released. Whatever had a name, or was printed, is there after the next command, and can be read."""
     share, options, at_once, files = TRAININGS[name]
@@ -421,7 +421,7 @@ EPSILONS, MECHANISMS, REPEATS = (1.0, 5.0), ("output", "objective-sharp"), 4
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMPARISONS)
-def test_44_killed_comparisons_pay_for_no_result_twice(name: str, tmp_path: Path, record: Callable[[Campaign], None]) -> None:
+def test_killed_comparisons_pay_for_no_result_twice(name: str, tmp_path: Path, record: Callable[[Campaign], None]) -> None:
     """But for what was in progress: at most one a process and kill. The main process alone is killed, and the others end."""
     share, jobs = COMPARISONS[name]
     campaign = Campaign(name, KILLS * share // 1000)
@@ -507,7 +507,7 @@ def results_in(path: Path) -> dict[Any, float]:
 
 
 @pytest.mark.slow
-def test_44_killed_networks_go_on_and_are_charged_once(tmp_path: Path, record: Callable[[Campaign], None]) -> None:
+def test_killed_networks_go_on_and_are_charged_once(tmp_path: Path, record: Callable[[Campaign], None]) -> None:
     """Killed after the charge and before the first checkpoint, a run begins anew and is charged again: nothing was released."""
     campaign = Campaign("network with checkpoints", KILLS * 130 // 1000)
     print(f"seed {campaign.seed}")
@@ -562,7 +562,7 @@ def test_44_killed_networks_go_on_and_are_charged_once(tmp_path: Path, record: C
 
 
 @pytest.mark.slow
-def test_44_killed_owners_and_chargers_of_a_budget_lose_nothing(tmp_path: Path, record: Callable[[Campaign], None]) -> None:
+def test_killed_owners_and_chargers_of_a_budget_lose_nothing(tmp_path: Path, record: Callable[[Campaign], None]) -> None:
     """One process raises a signed budget again and again, another charges to it; each is killed at a moment of its own."""
     campaign = Campaign("budgets", KILLS * 140 // 1000)
     print(f"seed {campaign.seed}")
@@ -595,7 +595,7 @@ def test_44_killed_owners_and_chargers_of_a_budget_lose_nothing(tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_44_a_server_that_crashes_loses_no_charge(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+def test_a_server_that_crashes_loses_no_charge(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """What was acknowledged is there, once; and what the budget says was spent is what is there."""
     processes, each, crashes = 16, max(25, KILLS), max(2, KILLS // 100)
     rng = random.Random(seed := int(os.environ.get("DPERM_KILLS_SEED") or secrets.randbits(32)))

@@ -256,7 +256,7 @@ def test_a_signature_says_who_vouches_for_a_model(tmp_path: Path) -> None:
     assert len(SpendLog.current().charges()) == charged
 
 
-def test_44_3_a_key_is_read_once_before_the_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_read_once_before_the_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key, model = tmp_path / "signer.pem", tmp_path / "m.json"
     public = make_key(key)
     after_the_charge(monkeypatch, key.unlink)
@@ -266,7 +266,7 @@ def test_44_3_a_key_is_read_once_before_the_charge(tmp_path: Path, monkeypatch: 
     assert len(SpendLog.current().charges()) == 1
 
 
-def test_44_3_a_signature_that_fails_keeps_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signature_that_fails_keeps_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every signature, of each part's model: the models are there without one, and the error says so."""
 
     class Broken:
@@ -308,7 +308,7 @@ def after_the_charge(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], obje
     monkeypatch.setattr(data.Dataset, "fit", fitted)
 
 
-def test_44_1_a_model_whose_folder_is_gone_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_whose_folder_is_gone_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model goes elsewhere, for its owner alone, and the message says where."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     after_the_charge(monkeypatch, lambda: shutil.rmtree(tmp_path / "out"))
@@ -320,7 +320,7 @@ def test_44_1_a_model_whose_folder_is_gone_is_kept(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.skipif(os.name != "posix", reason="limits of processes")
-def test_44_1_a_model_that_finds_no_room_anywhere_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_finds_no_room_anywhere_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import resource
 
     path, before = tmp_path / "m.json", resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -338,7 +338,7 @@ def test_44_1_a_model_that_finds_no_room_anywhere_is_printed(tmp_path: Path, mon
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_44_1_what_no_file_takes_is_said_to_be_printed_only_where_it_is(
+def test_what_no_file_takes_is_said_to_be_printed_only_where_it_is(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with Path("/dev/full").open("w") as full:
@@ -351,14 +351,14 @@ def test_44_1_what_no_file_takes_is_said_to_be_printed_only_where_it_is(
             full.close()  # what it holds goes nowhere
 
 
-def test_44_1_a_model_whose_name_is_too_long_is_not_paid_for(tmp_path: Path) -> None:
+def test_a_model_whose_name_is_too_long_is_not_paid_for(tmp_path: Path) -> None:
     """With a name of its own, and none for what stands beside it until it is in its place."""
     name = "n" * (os.pathconf(tmp_path, "PC_NAME_MAX") - 15) + ".json"
     assert "too long" in dperm("train", "breast_cancer", "-o", tmp_path / name, expect=1).stderr
     assert SpendLog.current().charges() == []
 
 
-def test_44_14_a_file_that_never_ends_is_refused(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_never_ends_is_refused(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "endless.json").symlink_to("/dev/zero")
     monkeypatch.setattr("dperm.cli.files.free_memory", lambda: 1e9)
     for command in (
@@ -369,7 +369,7 @@ def test_44_14_a_file_that_never_ends_is_refused(table: Path, tmp_path: Path, mo
         assert len(dperm(*command, expect=1).stderr.splitlines()) == 1
 
 
-def test_44_1_a_part_that_cannot_be_written_costs_no_other(
+def test_a_part_that_cannot_be_written_costs_no_other(
     table: Path, schema: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "elsewhere"))
@@ -382,7 +382,7 @@ def test_44_1_a_part_that_cannot_be_written_costs_no_other(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes of files")
-def test_44_1_what_is_private_is_its_owners_alone(table: Path, tmp_path: Path) -> None:
+def test_what_is_private_is_its_owners_alone(table: Path, tmp_path: Path) -> None:
     model, before = tmp_path / "m.json", os.umask(0o022)
     try:
         dperm("data", "propose", table, "--target", "income")
@@ -405,7 +405,7 @@ def test_44_1_what_is_private_is_its_owners_alone(table: Path, tmp_path: Path) -
 
 
 @pytest.mark.skipif(os.name != "posix", reason="locks")
-def test_44_1_of_two_trainings_to_one_output_each_keeps_its_model(tmp_path: Path) -> None:
+def test_of_two_trainings_to_one_output_each_keeps_its_model(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     command = [sys.executable, "-m", "dperm", "train", "iris", "-o", str(path)]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -419,7 +419,7 @@ def test_44_1_of_two_trainings_to_one_output_each_keeps_its_model(tmp_path: Path
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_44_1_what_was_paid_for_is_written_before_a_signal_ends_the_command(
+def test_what_was_paid_for_is_written_before_a_signal_ends_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     def signalled(*args: Any, **kwargs: Any) -> str:
@@ -433,7 +433,7 @@ def test_44_1_what_was_paid_for_is_written_before_a_signal_ends_the_command(
     assert [each.name for each in tmp_path.iterdir()] == ["m.json"]
 
 
-def test_defect_10_budgets_that_promise_nothing_are_said_to(tmp_path: Path) -> None:
+def test_budgets_that_promise_nothing_are_said_to(tmp_path: Path) -> None:
     for settings in (("--epsilon", 1e3), ("--delta", 0.5)):
         done = dperm("train", "breast_cancer", *settings, "-o", tmp_path / "m.json")
         assert "promises next to nothing" in done.stderr and "WEAK" in done.stdout
@@ -466,7 +466,7 @@ def test_interrupting_leaves_nothing_half_written(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="sessions are listed by /proc")
 @pytest.mark.fast_cases("SIGKILL")
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGHUP"])
-def test_44_10_a_comparison_that_ends_leaves_no_table_and_no_worker(tmp_path: Path, name: str) -> None:
+def test_a_comparison_that_ends_leaves_no_table_and_no_worker(tmp_path: Path, name: str) -> None:
     """Whatever ends the first process, also where it can do nothing about it, the others end, and no file is left."""
     scratch, temporary = tmp_path / "scratch", tmp_path / "temporary"
     scratch.mkdir()
@@ -767,7 +767,7 @@ ROWS, LABELS = RNG.normal(size=(40, 3)), np.arange(40) % 2
         (ROWS, LABELS.astype("datetime64[s]"), "Expected labels or numbers as targets in .*got datetime64"),
     ],
 )
-def test_44_16_a_dry_run_refuses_what_training_refuses(tmp_path: Path, X: Any, y: Any, message: str) -> None:
+def test_a_dry_run_refuses_what_training_refuses(tmp_path: Path, X: Any, y: Any, message: str) -> None:
     """Both refuse in the same words, and neither charges."""
     path = tmp_path / "people.npz"
     np.savez(path, X=X, y=y)
@@ -780,7 +780,7 @@ def test_44_16_a_dry_run_refuses_what_training_refuses(tmp_path: Path, X: Any, y
 @pytest.mark.parametrize(
     "labels", [np.array([2**63, 2**63 + 1], dtype=np.uint64), np.array([2.0**53, -(2.0**53)]), np.array([-3, 4])]
 )
-def test_44_16_large_labels_stay_what_they_are(tmp_path: Path, labels: Any) -> None:
+def test_large_labels_stay_what_they_are(tmp_path: Path, labels: Any) -> None:
     path = tmp_path / "people.npz"
     np.savez(path, X=ROWS, y=labels[LABELS])
     assert data.read_dataset(path)[0].classes == tuple(sorted(str(int(label)) for label in labels))
@@ -799,7 +799,7 @@ def test_44_16_large_labels_stay_what_they_are(tmp_path: Path, labels: Any) -> N
     ids=lambda settings: "-".join(map(str, settings[1:4])),
 )
 @pytest.mark.fast_cases("gradient", "job")
-def test_44_16_a_dry_run_foresees_the_charge(table: Path, schema: Path, tmp_path: Path, settings: Any) -> None:
+def test_a_dry_run_foresees_the_charge(table: Path, schema: Path, tmp_path: Path, settings: Any) -> None:
     from dperm.release.foreseen import foreseen_charge
 
     train = ("train", table, "--schema", schema, "--accept-proposed", "-o", tmp_path / "m.json", *settings)
@@ -815,7 +815,7 @@ def test_44_16_a_dry_run_foresees_the_charge(table: Path, schema: Path, tmp_path
     assert foreseen.event == charge.event
 
 
-def test_44_16_a_run_without_a_charge_is_none() -> None:
+def test_a_run_without_a_charge_is_none() -> None:
     from dperm.release.foreseen import foreseen_charge
 
     with pytest.raises(RuntimeError, match="without a charge"):
@@ -825,7 +825,7 @@ def test_44_16_a_run_without_a_charge_is_none() -> None:
     SpendLog.current().charge(ApproximateDP(0.1, 1e-5), mechanism="another library's", label="", private=True)  # as before
 
 
-def test_44_16_a_name_that_stands_twice_is_refused(tmp_path: Path) -> None:
+def test_a_name_that_stands_twice_is_refused(tmp_path: Path) -> None:
     """This holds for a signed model, too: the signature is on what this reader takes, and another may take the other value."""
     key, model, head = tmp_path / "signer.pem", tmp_path / "m.json", tmp_path / "head.json"
     public = make_key(key)

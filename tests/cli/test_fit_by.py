@@ -36,7 +36,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return table, schema
 
 
-def test_22_a_model_for_each_job_for_one_charge(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_model_for_each_job_for_one_charge(files: tuple[Path, Path], tmp_path: Path) -> None:
     table, schema = files
     output = tmp_path / "model.json"
     asked = ("train", table, "--schema", schema, "--fit-by", "job", "--epsilon", "3", "--public-size", "300", "-o", output)
@@ -68,7 +68,7 @@ def test_22_a_model_for_each_job_for_one_charge(files: tuple[Path, Path], tmp_pa
     assert "job" not in (tmp_path / "effects.html").read_text().split("<svg", 1)[1].split("</svg>", 1)[0]
 
 
-def test_22_a_model_of_one_part_is_audited_with_those_of_all(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_model_of_one_part_is_audited_with_those_of_all(files: tuple[Path, Path], tmp_path: Path) -> None:
     table, schema = files
     dperm("train", table, "--schema", schema, "--fit-by", "job", "--public-size", "300", "-o", tmp_path / "model.json")
     for job in ("baker", "pilot"):
@@ -92,7 +92,7 @@ def test_22_a_model_of_one_part_is_audited_with_those_of_all(files: tuple[Path, 
         (("--fit-by", "job", "--model", "mlp"), "linear model"),
     ],
 )
-def test_22_what_is_refused_before_a_charge(files: tuple[Path, Path], options: tuple[str, ...], match: str) -> None:
+def test_what_is_refused_before_a_charge(files: tuple[Path, Path], options: tuple[str, ...], match: str) -> None:
     table, schema = files
     before = len(SpendLog.current().charges())
     done = dperm("train", table, "--schema", schema, *options, expect=1)
@@ -100,7 +100,7 @@ def test_22_what_is_refused_before_a_charge(files: tuple[Path, Path], options: t
     assert len(SpendLog.current().charges()) == before
 
 
-def test_22_files_have_names_of_their_own() -> None:
+def test_files_have_names_of_their_own() -> None:
     names = files_of_parts(Path("out/model.json"), ["a", "b c"])
     assert names == {"a": Path("out/model.a.json"), "b c": Path("out/model.b-c.json")}
     alike = files_of_parts(Path("model.json"), ["a/b", "a b", "A-B", "***"])

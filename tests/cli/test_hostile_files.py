@@ -49,7 +49,7 @@ def test_an_event_says_one_thing(tmp_path: Path, fields: str, match: str) -> Non
         ('{"type": "Gaussian", "noise_multiplier": [1], "relation": "add_or_remove_one"}', "number"),
     ],
 )
-def test_21_hostile_files_are_one_line(tmp_path: Path, text: str, match: str) -> None:
+def test_hostile_files_are_one_line(tmp_path: Path, text: str, match: str) -> None:
     path = tmp_path / "given.json"
     path.write_text(text)
     for command in (("account", "--event", path), ("budget", "create", "a", "--epsilon", "2", "--plan", path)):
@@ -73,7 +73,7 @@ EVENT = '{"type": "Gaussian", "noise_multiplier": 9.0, "relation": "add_or_remov
         ("[" * 200_000, "at most 256 deep"),
     ],
 )
-def test_21_a_plan_is_read_within_limits(tmp_path: Path, text: str, match: str) -> None:
+def test_a_plan_is_read_within_limits(tmp_path: Path, text: str, match: str) -> None:
     """A plan that said a number of releases twice was taken at its last word."""
     path = tmp_path / "plan.json"
     path.write_text(text)

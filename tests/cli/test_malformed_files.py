@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield path
 
 
-def test_14_whole_files_are_read(folder: Path) -> None:
+def test_whole_files_are_read(folder: Path) -> None:
     """What is malformed below is refused for what is wrong in it: the commands take the files that it is made of."""
     for kind, (_, _, commands) in KINDS.items():
         for command in commands if kind == "csv" else commands[:1]:  # others read them in the same way
@@ -49,13 +49,13 @@ def test_14_whole_files_are_read(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_14_some_malformed_files_are_one_line(kind: str, folder: Path) -> None:
+def test_some_malformed_files_are_one_line(kind: str, folder: Path) -> None:
     assert list(failures(kind, 100_000, 4, folder)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_14_five_thousand_malformed_files_are_one_line(kind: str, folder: Path) -> None:
+def test_five_thousand_malformed_files_are_one_line(kind: str, folder: Path) -> None:
     """Each kind in a process of its own, with little memory: a parser in C may take its process along."""
     command = [sys.executable, malformed.__file__, kind, "0", str(EACH), str(folder)]
     where = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
@@ -87,7 +87,7 @@ class OddError(Exception):
 @pytest.mark.parametrize(
     "error", [OddError("a\nb"), MemoryError(), tokenize.TokenError("x", (1, 2)), SystemError(), AssertionError()]
 )
-def test_14_whatever_a_library_raises_is_an_error_of_data(
+def test_whatever_a_library_raises_is_an_error_of_data(
     kind: str, owner: Any, name: str, error: Exception, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
@@ -100,7 +100,7 @@ def test_14_whatever_a_library_raises_is_an_error_of_data(
     assert caught.value.__cause__ is error and len(str(caught.value).splitlines()) == 1
 
 
-def test_14_what_dperm_never_raises_on_purpose_is_one_line_and_says_so(
+def test_what_dperm_never_raises_on_purpose_is_one_line_and_says_so(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
@@ -135,7 +135,7 @@ def test_14_what_dperm_never_raises_on_purpose_is_one_line_and_says_so(
         (np.zeros((5, 2), dtype=object), np.zeros(5), "Expected numbers as features"),
     ],
 )
-def test_14_arrays_of_other_shapes_and_types_are_refused(X: Any, y: Any, match: str, tmp_path: Path) -> None:
+def test_arrays_of_other_shapes_and_types_are_refused(X: Any, y: Any, match: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "t.npz", X=X, y=y)
     with pytest.raises(DataError, match=match):
         read_dataset(tmp_path / "t.npz")
@@ -145,20 +145,20 @@ def test_14_arrays_of_other_shapes_and_types_are_refused(X: Any, y: Any, match: 
 
 
 @pytest.mark.parametrize("index", ["9" * 20, "9" * 400, "-1", "4294967297", "18446744073709551617"])
-def test_14_an_index_that_no_number_holds_is_refused(index: str, tmp_path: Path) -> None:
+def test_an_index_that_no_number_holds_is_refused(index: str, tmp_path: Path) -> None:
     (tmp_path / "t.libsvm").write_text(f"1 1:0.5\n0 {index}:1\n")
     with pytest.raises(DataError, match="Cannot read"):
         read_dataset(tmp_path / "t.libsvm")
 
 
-def test_14_a_database_without_its_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_without_its_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     monkeypatch.setenv("DPERM_SPEND_LOG", "postgresql://user@localhost/nowhere")
     done = dperm("budget", "show", expect=1)
     assert len(done.stderr.splitlines()) == 1 and "pip install 'dperm[postgres]'" in done.stderr
 
 
-def test_14_tables_of_others_that_a_constructor_stumbles_over_are_value_errors(
+def test_tables_of_others_that_a_constructor_stumbles_over_are_value_errors(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also for errors that no constructor of today raises."""
@@ -187,7 +187,7 @@ def test_14_tables_of_others_that_a_constructor_stumbles_over_are_value_errors(
         model_from_json(model)
 
 
-def test_15_a_model_that_memory_does_not_hold_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_memory_does_not_hold_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = malformed.whole("model", folder)
     monkeypatch.setattr("dperm.cli.files.free_memory", lambda: 15.0 * model.stat().st_size)
     for command in (("card", model), ("predict", model, malformed.whole("csv", folder)), ("budget", "verify", model)):
@@ -195,7 +195,7 @@ def test_15_a_model_that_memory_does_not_hold_is_refused(folder: Path, monkeypat
 
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow"])
-def test_14_texts_that_are_no_utf_8_are_refused_as_they_are_read(ending: str, tmp_path: Path) -> None:
+def test_texts_that_are_no_utf_8_are_refused_as_they_are_read(ending: str, tmp_path: Path) -> None:
     """They failed once they were looked at, somewhere behind the reader."""
     broken = pa.array([b"no", b"y\xff\xfe", b"no"]).view(pa.string())
     path, table = tmp_path / f"t.{ending}", pa.table({"a": [1, 2, 3], "y": broken})
@@ -204,7 +204,7 @@ def test_14_texts_that_are_no_utf_8_are_refused_as_they_are_read(ending: str, tm
         read_frame(path)
 
 
-def test_14_lists_and_tables_as_entries_are_texts(tmp_path: Path) -> None:
+def test_lists_and_tables_as_entries_are_texts(tmp_path: Path) -> None:
     table = pa.table({"a": [[1], [2, 3], None, []] * 10, "b": [{"c": 1}, {"c": 2}] * 20, "y": ["no", "yes"] * 20})
     parquet.write_table(table, tmp_path / "t.parquet")
     schema = propose(read_frame(tmp_path / "t.parquet"), "y")

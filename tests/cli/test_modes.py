@@ -28,7 +28,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.usefixtures("usual_umask")
-def test_44_what_depends_on_rows_is_its_owners(tmp_path: Path) -> None:
+def test_what_depends_on_rows_is_its_owners(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     table, schema, model = (tmp_path / name for name in ("t.csv", "s.json", "m.json"))
     pd.DataFrame({"x": rng.integers(0, 90, 120), "z": rng.normal(size=120), "y": rng.choice(["no", "yes"], 120)}).to_csv(

@@ -31,7 +31,7 @@ def only_text(done: Done | str) -> bool:
     return all(sign.isprintable() or sign == "\n" for sign in said)
 
 
-def test_13_a_line_stays_one_and_steers_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_stays_one_and_steers_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     say(f"name: {HOSTILE}")
     warn(HOSTILE)
     complain(f"{HOSTILE}\ud800")
@@ -47,7 +47,7 @@ def test_13_a_line_stays_one_and_steers_nothing(capsys: pytest.CaptureFixture[st
     assert len(capsys.readouterr().err) < 5_000
 
 
-def test_13_json_stays_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_stays_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     value = {HOSTILE: [HOSTILE, "\U000e0041\U0001f600é", 1.5, None]}
     for ascii_only in (True, False):
         for indent in (None, 2):
@@ -56,7 +56,7 @@ def test_13_json_stays_the_same(capsys: pytest.CaptureFixture[str]) -> None:
             assert only_text(said) and json.loads(said) == value
 
 
-def test_13_commands_print_through_one_door() -> None:
+def test_commands_print_through_one_door() -> None:
     """No command writes to a stream itself, nor by another library, and tables are made of texts that are no markup."""
     found: list[str] = []
     for path in [*SOURCE.glob("cli/**/*.py"), *SOURCE.glob("report/*.py")]:
@@ -88,7 +88,7 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-def test_13_names_of_others_reach_no_terminal(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_others_reach_no_terminal(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPERM_USER", HOSTILE)
     target = f"y{HOSTILE}"
     schema, model, out = tmp_path / "s.json", tmp_path / "m.json", tmp_path / "o"
@@ -137,7 +137,7 @@ def test_13_names_of_others_reach_no_terminal(table: Path, tmp_path: Path, monke
     assert any(HOSTILE in str(entry) or "\\x1b" in repr(entry) for entry in SpendLog.current().entries())
 
 
-def test_13_tables_read_no_markup(table: Path) -> None:
+def test_tables_read_no_markup(table: Path) -> None:
     """A name such as [/red] ended `compare` after its charges."""
     frame = read_frame(table, written={"line_breaks": True})
     y, x = frame.columns[2], frame.columns[0]

@@ -53,7 +53,7 @@ class Silent(SystemSource):
     ],
     ids=["system", "seed", "stranger", "recorder"],
 )
-def test_defect_5_a_channel_is_as_private_as_its_source(source: Source, private: bool) -> None:
+def test_a_channel_is_as_private_as_its_source(source: Source, private: bool) -> None:
     channel = Channel(source)
     assert channel.private is private
     channel.charge(Gaussian(1.0), "test")
@@ -66,7 +66,7 @@ def test_defect_5_a_channel_is_as_private_as_its_source(source: Source, private:
 
 
 @pytest.mark.parametrize("small", [1e-30, 1e-300, 5e-324])
-def test_defect_8_a_small_delta_is_honoured_in_two_ways(small: float) -> None:
+def test_a_small_delta_is_honoured_in_two_ways(small: float) -> None:
     """The exact formula, and the definition: δ(ε) of what is returned is no larger."""
     found = epsilon(Gaussian(2.0), small)
     assert delta(Gaussian(2.0), found) <= small
@@ -76,7 +76,7 @@ def test_defect_8_a_small_delta_is_honoured_in_two_ways(small: float) -> None:
 # 9: log
 
 
-def test_defect_9_a_log_of_another_thread_takes_no_charge(tmp_path: Path) -> None:
+def test_a_log_of_another_thread_takes_no_charge(tmp_path: Path) -> None:
     """Eight of twelve charges went to the log of an audit in another thread."""
     mine, other = SpendLog(tmp_path / "mine.db"), tmp_path / "audit.db"
     inside, done = threading.Event(), threading.Event()
@@ -98,7 +98,7 @@ def test_defect_9_a_log_of_another_thread_takes_no_charge(tmp_path: Path) -> Non
     assert len(mine.charges()) == 12 and len(SpendLog(other).charges()) == 1
 
 
-def test_defect_9_a_relative_log_does_not_follow_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_log_does_not_follow_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPERM_SPEND_LOG", "spend.db")
     before = SpendLog.current().where
     monkeypatch.chdir(tmp_path)
@@ -110,7 +110,7 @@ def test_defect_9_a_relative_log_does_not_follow_the_working_directory(tmp_path:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*use of fork")
-def test_defect_9_a_forked_channel_releases_nothing() -> None:
+def test_a_forked_channel_releases_nothing() -> None:
     channel = Channel.open()
     channel.charge(Gaussian(1.0), "test")
     child = os.fork()
@@ -134,14 +134,14 @@ def certificate() -> Certificate:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 0.0])
-def test_defect_9_verify_does_not_pass_what_is_no_number(value: float) -> None:
+def test_verify_does_not_pass_what_is_no_number(value: float) -> None:
     with pytest.raises(ValueError):
         replace(certificate(), epsilon=value).verify()
     with pytest.raises(ValueError):
         replace(certificate(), delta=value).verify()
 
 
-def test_defect_9_a_stripped_assumption_is_seen_on_every_load() -> None:
+def test_a_stripped_assumption_is_seen_on_every_load() -> None:
     stated = json.loads(certificate().to_json())
     assert stated["assumptions"]
     with pytest.raises(ValueError, match="changed after it was issued"):
@@ -151,7 +151,7 @@ def test_defect_9_a_stripped_assumption_is_seen_on_every_load() -> None:
 # 9: accountants
 
 
-def test_defect_9_gaussians_with_little_noise_compose() -> None:
+def test_gaussians_with_little_noise_compose() -> None:
     """Where a loss lies above 600, and beside anything else."""
     loud = Gaussian(0.02)
     assert best_epsilon(Composed((loud, Gaussian(1.0))), 1e-5)[0] == pytest.approx(epsilon(loud, 1e-5), rel=0.01)
@@ -165,7 +165,7 @@ def test_defect_9_gaussians_with_little_noise_compose() -> None:
         assert alone <= value < math.inf
 
 
-def test_defect_9_very_many_steps_cost_no_more_than_by_renyi() -> None:
+def test_very_many_steps_cost_no_more_than_by_renyi() -> None:
     """At 10¹³ steps the grid of the privacy-loss distribution was 37 times too coarse: 72.5 for 1.97."""
     event = SelfComposed(PoissonSampled(1e-7, Gaussian(1.0)), 10**13)
     assert epsilon(event, 1e-6) < min(2.0, rdp_epsilon(event, 1e-6))
@@ -174,7 +174,7 @@ def test_defect_9_very_many_steps_cost_no_more_than_by_renyi() -> None:
 # 11: what objective events cost together
 
 
-def test_defect_11_ten_classes_cost_less_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ten_classes_cost_less_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """What cost 1.00 costs 0.94."""
 
     def event(noise: float) -> SelfComposed:

@@ -68,7 +68,7 @@ def repeated_entries(records: int) -> tuple[Any, np.ndarray]:
 
 @pytest.mark.parametrize("flagged", [True, False], ids=["said to be canonical", "not said"])
 @pytest.mark.parametrize("kind", [sp.csr_matrix, sp.csr_array])
-def test_defect_1_a_record_with_repeated_entries_is_what_they_add_up_to(kind: Any, flagged: bool) -> None:
+def test_a_record_with_repeated_entries_is_what_they_add_up_to(kind: Any, flagged: bool) -> None:
     objective = LinearObjective(Logistic(), 1, public_size=400)
     rows, targets = repeated_entries(400)
     rows = kind(rows)
@@ -82,7 +82,7 @@ def test_defect_1_a_record_with_repeated_entries_is_what_they_add_up_to(kind: An
 
 
 @pytest.mark.filterwarnings("ignore:epsilon = 1e")
-def test_defect_1_also_through_the_front_door() -> None:
+def test_also_through_the_front_door() -> None:
     rows, targets = repeated_entries(400)
     for table in (rows, rows.tocsc(), rows.tocoo()):  # what is converted keeps its repetitions
         model = DPLogisticRegression(epsilon=1e4, delta=1e-5, classes=[-1, 1], mechanism=Objective(strong_convexity=1.0))
@@ -90,7 +90,7 @@ def test_defect_1_also_through_the_front_door() -> None:
         assert model.coef_[0, 0] + model.intercept_[0] > 1  # 400 records pull one way; the repeated entries used to turn it about
 
 
-def test_defect_1_malformed_rows_are_refused_before_any_charge() -> None:
+def test_malformed_rows_are_refused_before_any_charge() -> None:
     rows = sp.csr_matrix((np.ones(3), np.array([0, 1, 2]), np.array([0, 1, 3])), shape=(2, 3))
     rows.indices[2] = 7
     with pytest.raises(ValueError, match="indices"):
@@ -103,7 +103,7 @@ def test_defect_1_malformed_rows_are_refused_before_any_charge() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("sampler", [FullBatch(), Poisson(0.999999)], ids=["full", "sampled"])
-def test_defect_2_sums_over_many_records_are_exact(dtype: Any, sampler: Any) -> None:
+def test_sums_over_many_records_are_exact(dtype: Any, sampler: Any) -> None:
     """In single precision a query moved 23 sensitivities at 10⁶ records. Now one record more moves it by that record, exactly."""
     count = 1_000_000
     rows = np.full((count, 2), 0.6, dtype=dtype)
@@ -118,7 +118,7 @@ def test_defect_2_sums_over_many_records_are_exact(dtype: Any, sampler: Any) -> 
     assert np.linalg.norm(moved - alone) <= 2 * np.sqrt(2) * with_it[0].step  # both are rounded to the release's grid
 
 
-def test_defect_2_the_order_of_records_changes_no_bit() -> None:
+def test_the_order_of_records_changes_no_bit() -> None:
     rng = np.random.default_rng(0)
     rows, targets = rng.normal(size=(30_000, 5)) * 10.0 ** rng.uniform(-3, 3, (30_000, 1)), rng.choice([-1.0, 1.0], 30_000)
     objective = LinearObjective(Logistic(), 5, data_norm=2.0, intercept_scale=0.3, public_size=30_000)
@@ -130,7 +130,7 @@ def test_defect_2_the_order_of_records_changes_no_bit() -> None:
             assert np.array_equal(a.query, b.query)
 
 
-def test_defect_2_replay_sees_no_more_than_one_sensitivity() -> None:
+def test_replay_sees_no_more_than_one_sensitivity() -> None:
     rng = np.random.default_rng(0)
     rows = (0.7 + 0.01 * rng.normal(size=(200_000, 2))).astype(np.float32)
     objective = LinearObjective(Logistic(), 2, public_size=200_000)
@@ -150,7 +150,7 @@ def one_hot(records: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("records", [1000, 200_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
-def test_defect_3_the_certified_residual_is_the_true_one(records: int) -> None:
+def test_the_certified_residual_is_the_true_one(records: int) -> None:
     rows, targets = one_hot(records)
     objective = LinearObjective(Logistic(), 4, intercept_scale=0.5, strong_convexity=1.0, public_size=records)
     problem = RegularisedSum(objective, objective.records(rows, targets), np.array([3.0, -1.0, 0.5, 2.0, 1.0]))
@@ -178,7 +178,7 @@ def test_defect_3_the_certified_residual_is_the_true_one(records: int) -> None:
 
 @pytest.mark.parametrize("records", [1000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("make", [ObjectivePerturbation, OutputPerturbation])
-def test_defect_3_tied_rows_in_order_do_not_stop_the_solver(records: int, make: Any) -> None:
+def test_tied_rows_in_order_do_not_stop_the_solver(records: int, make: Any) -> None:
     rows, targets = one_hot(records)
     objective = LinearObjective(Logistic(), 4, intercept_scale=0.5, public_size=records)
     mechanism = make.calibrate(objective.facts, 1.0, 1e-5)
@@ -188,7 +188,7 @@ def test_defect_3_tied_rows_in_order_do_not_stop_the_solver(records: int, make: 
 
 @pytest.mark.parametrize("loss", [Logistic(), Huber(0.1)], ids=repr)
 @pytest.mark.parametrize("radius", [None, 0.7])
-def test_defect_3_descent_arrives_where_newton_does_not(loss: Any, radius: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descent_arrives_where_newton_does_not(loss: Any, radius: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The minimiser is reached on every data set: by descent, whatever Newton's method makes of it."""
     rng = np.random.default_rng(0)
     rows, targets = rng.normal(size=(60, 3)), rng.choice([-1.0, 1.0], 60)
@@ -203,7 +203,7 @@ def test_defect_3_descent_arrives_where_newton_does_not(loss: Any, radius: float
     assert np.linalg.norm(found - right) <= mechanism.residual(objective.facts) + 1e-6  # and the release's grid
 
 
-def test_defect_3_more_records_than_were_reckoned_with_are_refused_before_any_charge() -> None:
+def test_more_records_than_were_reckoned_with_are_refused_before_any_charge() -> None:
     objective = LinearObjective(Logistic(), 1, size_limit=1000)
     mechanism = ObjectivePerturbation.calibrate(objective.facts, 1.0, 1e-5)
     records = objective.records(np.ones((1001, 1)), np.ones(1001))
@@ -218,7 +218,7 @@ def test_defect_3_more_records_than_were_reckoned_with_are_refused_before_any_ch
 
 
 @pytest.mark.parametrize("scale", [1e-45, 1e-38, 1.0, 1e38])
-def test_defect_7_single_precision_rows_near_the_ends_of_their_range(scale: float) -> None:
+def test_single_precision_rows_near_the_ends_of_their_range(scale: float) -> None:
     rng = np.random.default_rng(0)
     rows = (rng.uniform(-3, 3, size=(50, 3)) * scale).astype(np.float32)
     rows[3] = np.finfo(np.float32).max
@@ -238,7 +238,7 @@ def test_defect_7_single_precision_rows_near_the_ends_of_their_range(scale: floa
 
 
 @pytest.mark.parametrize("bound", [1e-165, 5e-324, 1e-31, 1e31, 1e300])
-def test_defect_7_bounds_that_doubles_cannot_work_with_are_refused(bound: float) -> None:
+def test_bounds_that_doubles_cannot_work_with_are_refused(bound: float) -> None:
     with pytest.raises(ValueError, match="data_norm between 1e-30 and 1e"):
         LinearObjective(Logistic(), 3, data_norm=bound)
     with pytest.raises(ValueError, match="intercept_scale between"):
@@ -246,7 +246,7 @@ def test_defect_7_bounds_that_doubles_cannot_work_with_are_refused(bound: float)
 
 
 @pytest.mark.parametrize("bound", [1e-30, 1e-12, 1e12, 1e30])
-def test_defect_7_the_smallest_and_largest_bounds_hold(bound: float) -> None:
+def test_the_smallest_and_largest_bounds_hold(bound: float) -> None:
     objective = LinearObjective(Logistic(), 3, data_norm=bound, public_size=40)
     mechanism = descent(bounding=Clip(0.5 * bound))
     result = replay(Training.of_mechanism(mechanism, objective))
@@ -255,7 +255,7 @@ def test_defect_7_the_smallest_and_largest_bounds_hold(bound: float) -> None:
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "read again"])
 @pytest.mark.parametrize("storage", ["array", "mapped", "csr"])
-def test_defect_7_rows_that_change_after_they_were_measured(kept: bool, storage: str, tmp_path: Path) -> None:
+def test_rows_that_change_after_they_were_measured(kept: bool, storage: str, tmp_path: Path) -> None:
     """They used to enter at 1,000 times the length that was charged for."""
     if storage == "mapped":
         np.save(tmp_path / "rows.npy", np.full((20, 2), 0.5))
@@ -278,7 +278,7 @@ def test_defect_7_rows_that_change_after_they_were_measured(kept: bool, storage:
     assert np.all(np.abs(batch.targets) == 1)
 
 
-def test_defect_7_a_foreign_bounding_cannot_let_more_through_than_its_bound() -> None:
+def test_a_foreign_bounding_cannot_let_more_through_than_its_bound() -> None:
     class Careless(Clip):
         def factors(self, norms: Any) -> Any:
             return 1e3 + 0 * norms
@@ -291,7 +291,7 @@ def test_defect_7_a_foreign_bounding_cannot_let_more_through_than_its_bound() ->
 # A channel
 
 
-def test_defect_9_a_continued_run_releases_what_it_reserved(tmp_path: Path) -> None:
+def test_a_continued_run_releases_what_it_reserved(tmp_path: Path) -> None:
     """`resume` without `reserve` released 1,001 times what was charged once."""
     from dperm.privacy import Gaussian, SelfComposed
 
@@ -320,7 +320,7 @@ def blobs() -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(120, 3)) + y[:, None], y
 
 
-def test_defect_9_a_refused_refit_changes_nothing() -> None:
+def test_a_refused_refit_changes_nothing() -> None:
     X, y = blobs()
     for model in (
         DPLogisticRegression(classes=[0, 1]),
@@ -339,7 +339,7 @@ def test_defect_9_a_refused_refit_changes_nothing() -> None:
         assert all(np.array_equal(before[name], after[name]) for name in ("classes_", "n_features_in_"))
 
 
-def test_defect_9_a_model_is_saved_with_what_it_was_fitted_with() -> None:
+def test_a_model_is_saved_with_what_it_was_fitted_with() -> None:
     X, y = blobs()
     model = DPLogisticRegression(epsilon=np.float32(1), data_norm=2.0, classes=[0, 1]).fit(X, y)
     model.set_params(epsilon=0.01, data_norm=50.0)
@@ -352,7 +352,7 @@ def test_defect_9_a_model_is_saved_with_what_it_was_fitted_with() -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["objective", "output", "gradient"])
-def test_defect_4_a_record_with_a_gap_is_still_one_of_a_public_number(mechanism: str, tmp_path: Path) -> None:
+def test_a_record_with_a_gap_is_still_one_of_a_public_number(mechanism: str, tmp_path: Path) -> None:
     """Replacing a record by one without a value, or without a label, changed n, which replace-one calls public."""
     schema = Schema.from_dict(
         {
@@ -381,7 +381,7 @@ def test_defect_4_a_record_with_a_gap_is_still_one_of_a_public_number(mechanism:
         DPLogisticRegression().fit(np.ones((4, 1)), [0, 1, 0, 1], absent=-1)
 
 
-def test_defect_4_absent_records_contribute_nothing_and_are_not_drawn_for_others() -> None:
+def test_absent_records_contribute_nothing_and_are_not_drawn_for_others() -> None:
     X, y = blobs()
     settings = {"mechanism": Gradient(sampling="full", epochs=2), "relation": "replace_one", "classes": [0, 1]}
     queries = []
@@ -452,7 +452,7 @@ class Crooked(Logistic):
         return super().slope(t, y) * 0.5
 
 
-def test_defect_6_constants_that_a_foreign_loss_does_not_keep_are_refused() -> None:
+def test_constants_that_a_foreign_loss_does_not_keep_are_refused() -> None:
     for loss, text in (
         (Inherited(), "slope of at most"),
         (Poisson1(), "slope of at most|not finite"),
@@ -463,7 +463,7 @@ def test_defect_6_constants_that_a_foreign_loss_does_not_keep_are_refused() -> N
     assert LinearObjective(Poisson1(), 3, data_norm=1.0, radius=1.0).radius == 1.0  # where its constants hold
 
 
-def test_defect_6_a_foreign_loss_has_no_sharp_bound_and_is_named() -> None:
+def test_a_foreign_loss_has_no_sharp_bound_and_is_named() -> None:
     objective = LinearObjective(Honest(), 3, data_norm=1.0, public_size=50)
     ours = LinearObjective(Logistic(), 3, data_norm=1.0, public_size=50)
     assert objective.facts.loss is None and ours.facts.loss == "logistic"
@@ -474,7 +474,7 @@ def test_defect_6_a_foreign_loss_has_no_sharp_bound_and_is_named() -> None:
     assert any("Honest" in item.text for item in certificate.assumptions)
 
 
-def test_defect_6_foreign_parts_of_a_plan_are_named() -> None:
+def test_foreign_parts_of_a_plan_are_named() -> None:
     class Mine(Clip):
         pass
 

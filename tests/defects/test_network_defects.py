@@ -53,7 +53,7 @@ def refused_before_any_charge(model: nn.Module, text: str, data: Any = None, **c
 
 
 @pytest.mark.parametrize("own_loop", [False, True])
-def test_defect_1_no_stale_gradient_is_applied(own_loop: bool) -> None:
+def test_no_stale_gradient_is_applied(own_loop: bool) -> None:
     """A backbone frozen after a learning-rate finder, and a temperature in the loss, each with the raw gradient of that time."""
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
     temperature = nn.Parameter(torch.ones(()))
@@ -73,7 +73,7 @@ def test_defect_1_no_stale_gradient_is_applied(own_loop: bool) -> None:
         assert torch.equal(was, now)
 
 
-def test_defect_1_a_used_optimizer_is_warned_of() -> None:
+def test_a_used_optimizer_is_warned_of() -> None:
     model, (x, y) = nn.Linear(4, 2), blobs()
     optimizer = torch.optim.Adam(model.parameters())
     cross_entropy(model(x), y).mean().backward()
@@ -96,7 +96,7 @@ class Stub(nn.Module):
         return F.dropout(self.linear(x), 0.5, self.training)
 
 
-def test_defect_2_a_known_seed_gives_no_masks_away() -> None:
+def test_a_known_seed_gives_no_masks_away() -> None:
     """By what the run draws its masks is never what the caller seeded."""
     x, y = torch.ones(20, 4), torch.zeros(20, dtype=torch.long)
     objective = ModuleObjective(Stub(), cross_entropy)
@@ -117,7 +117,7 @@ def test_defect_2_a_known_seed_gives_no_masks_away() -> None:
         assert not torch.equal(torch.rand(3), expected)
 
 
-def test_defect_2_a_fixed_seed_is_for_tests_and_keeps_masks() -> None:
+def test_a_fixed_seed_is_for_tests_and_keeps_masks() -> None:
     one, other = (trainer(seeded_stub(), random_state=5) for _ in range(2))
     for run in (one, other):
         torch.manual_seed(7)
@@ -130,7 +130,7 @@ def seeded_stub() -> Stub:
     return Stub()
 
 
-def test_defect_2_one_mask_for_a_batch_is_one_for_each_record() -> None:
+def test_one_mask_for_a_batch_is_one_for_each_record() -> None:
     class Shared(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -157,7 +157,7 @@ def contribution(objective: ModuleObjective, data: Any, bound: float) -> float:
 
 @pytest.mark.parametrize("bound", [1e-25, 1e-30, 1e-3, 1e18])
 @pytest.mark.parametrize("scale", [1e-24, 1e-20, 1.0, 1e18])
-def test_defect_3_no_clipped_record_is_longer_than_its_bound(bound: float, scale: float) -> None:
+def test_no_clipped_record_is_longer_than_its_bound(bound: float, scale: float) -> None:
     """Squares of single-precision norms vanish below 1e-23: clipping at 1e-25 moved 100 times that."""
     x, y = blobs()
     objective = ModuleObjective(
@@ -185,7 +185,7 @@ def longest(form: Any, records: int, bound: float) -> float:
 
 @pytest.mark.parametrize("size", [1e9, 1e12])
 @pytest.mark.parametrize("channels", [1, 4])
-def test_defect_3_convolutions_on_inputs_that_cancel_keep_their_bound(size: float, channels: int) -> None:
+def test_convolutions_on_inputs_that_cancel_keep_their_bound(size: float, channels: int) -> None:
     """Norm and sum take different routes through single precision: a query moved 1.28 bounds."""
     generator = torch.Generator().manual_seed(1)
     input = size * (1 - 2 * (torch.arange(256) % 2.0)).view(1, 1, 16, 16) + torch.randn(6, channels, 16, 16, generator=generator)
@@ -219,9 +219,7 @@ def constant_records(channels: int, positions: int, dtype: torch.dtype, seed: in
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("channels", "positions"), [(64, 2), (512, 4), (2048, 8)])
-def test_defect_3_inner_products_of_constant_rows_do_not_understate_norms(
-    channels: int, positions: int, dtype: torch.dtype
-) -> None:
+def test_inner_products_of_constant_rows_do_not_understate_norms(channels: int, positions: int, dtype: torch.dtype) -> None:
     """Each of n products may be rounded down: a norm was 3.6 times too small, and a query moved by 3.6 bounds."""
     x, slopes = constant_records(channels, positions, dtype)
     forms: list[Any] = [
@@ -238,7 +236,7 @@ def test_defect_3_inner_products_of_constant_rows_do_not_understate_norms(
         assert bool((found[:20] >= computed * (1 - 1e-6)).all())
 
 
-def test_defect_3_flat_images_of_one_record_do_not_understate_norms() -> None:
+def test_flat_images_of_one_record_do_not_understate_norms() -> None:
     generator = torch.Generator().manual_seed(0)
     levels = 1 + torch.rand(60, 1, generator=generator) * torch.tensor([1.0, 1.0])
     levels[:, 1] *= 1 - 10 ** (-1 - 3 * torch.rand(60, generator=generator))
@@ -250,7 +248,7 @@ def test_defect_3_flat_images_of_one_record_do_not_understate_norms() -> None:
 
 
 @pytest.mark.parametrize("value", [0.1, 1 / 3, 0.3])
-def test_defect_3_long_vectors_of_equal_numbers_are_not_understated(value: float) -> None:
+def test_long_vectors_of_equal_numbers_are_not_understated(value: float) -> None:
     """A library's norm in single precision lost 0.1 % of the square of a million numbers, always to the same side."""
     vectors = torch.full((2, 1 << 20), value)
     exact = vectors.double().square().sum(1)
@@ -262,7 +260,7 @@ def test_defect_3_long_vectors_of_equal_numbers_are_not_understated(value: float
     assert float(rows.squares()) >= value**2 * (1 << 16) * (1 - 1e-6)
 
 
-def test_defect_3_uses_that_nearly_cancel_keep_their_norm() -> None:
+def test_uses_that_nearly_cancel_keep_their_norm() -> None:
     """What a part's square lacks is all of what is left of the whole: a norm was ten times too small."""
     left, right = torch.full((1, 2, 1024), 0.5), torch.full((1, 2, 1024), 0.77)
     form = Total([Dense(-(left.mT @ right) * 1.01), Outer(left, right)])
@@ -270,7 +268,7 @@ def test_defect_3_uses_that_nearly_cancel_keep_their_norm() -> None:
 
 
 @pytest.mark.parametrize(("huge", "tiny"), [(1e13, 1e-11), (1e20, 1e-10), (1e30, 1e-30)])
-def test_defect_3_a_tiny_factor_beside_a_huge_one_is_not_lost(huge: float, tiny: float) -> None:
+def test_a_tiny_factor_beside_a_huge_one_is_not_lost(huge: float, tiny: float) -> None:
     left, right = torch.zeros(1, 2, 32), torch.zeros(1, 2, 32)
     left[0, 0, 0], left[0, 1, 1] = huge, tiny
     right[0, 0, 0], right[0, 1, 1] = 1 / huge, 1 / tiny
@@ -279,7 +277,7 @@ def test_defect_3_a_tiny_factor_beside_a_huge_one_is_not_lost(huge: float, tiny:
     assert float(outer.squares()) >= float(outer.dense().double().square().sum()) * (1 - 1e-6)
 
 
-def test_defect_3_rounding_is_added_where_lengths_underflow() -> None:
+def test_rounding_is_added_where_lengths_underflow() -> None:
     generator = torch.Generator().manual_seed(0)
     half = torch.randn(100, 256, 16, generator=generator)
     left = 1e-24 * torch.cat([half, -half], 1)
@@ -327,18 +325,18 @@ def kept_by(model: nn.Module) -> str:
 
 @pytest.mark.filterwarnings("ignore:.*one record at a time")  # where frozen parameters are written into
 @pytest.mark.parametrize("place", ["frozen", "list", "dict", "array", "float"])
-def test_defect_4_what_a_model_keeps_is_put_back(place: str) -> None:
+def test_what_a_model_keeps_is_put_back(place: str) -> None:
     model = Keeper(place)
     before = kept_by(model)
     ModuleObjective(model, cross_entropy).evaluate(*blobs())
     assert kept_by(model) == before
 
 
-def test_defect_4_a_model_does_not_train_itself() -> None:
+def test_a_model_does_not_train_itself() -> None:
     refused_before_any_charge(Keeper("trainable"), "writes into a trained parameter|overwrites|view")
 
 
-def test_defect_4_what_a_loss_keeps_is_put_back() -> None:
+def test_what_a_loss_keeps_is_put_back() -> None:
     class Loss(nn.Module):
         worst = 0.0
 
@@ -352,7 +350,7 @@ def test_defect_4_what_a_loss_keeps_is_put_back() -> None:
     assert "worst" not in vars(loss)
 
 
-def test_defect_4_what_only_comes_later_is_put_back() -> None:
+def test_what_only_comes_later_is_put_back() -> None:
     class Late(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -374,7 +372,7 @@ def test_defect_4_what_only_comes_later_is_put_back() -> None:
 # 5: random models are checked as they train
 
 
-def test_defect_5_batch_statistics_beside_other_dropout_are_seen() -> None:
+def test_batch_statistics_beside_other_dropout_are_seen() -> None:
     class Mixes(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -434,7 +432,7 @@ class LastState(nn.Module):
 
 
 @pytest.mark.parametrize("model", [MeanOverTime(masked=False), LastState()], ids=["mean", "LSTM"])
-def test_defect_6_padding_is_by_a_record_s_own_length(model: nn.Module) -> None:
+def test_padding_is_by_a_record_s_own_length(model: nn.Module) -> None:
     """A mean over padded time moved 4.7 bounds, an LSTM's last state 2.2. One record in sixty is longer than the others."""
     lengths = [6] * N
     lengths[37] = 9
@@ -452,11 +450,11 @@ def test_defect_6_padding_is_by_a_record_s_own_length(model: nn.Module) -> None:
     trainer(model, collate_fn=padded).fit(Words(lengths))
 
 
-def test_defect_6_padding_that_is_masked_trains() -> None:
+def test_padding_that_is_masked_trains() -> None:
     trainer(MeanOverTime(masked=True), collate_fn=padded).fit(Words([3 + index % 5 for index in range(N)]))
 
 
-def test_defect_7_a_loss_divided_by_a_batch_s_tokens_is_divided_by_a_record_s_own() -> None:
+def test_a_loss_divided_by_a_batch_s_tokens_is_divided_by_a_record_s_own() -> None:
     """Among records of one length nobody sees a difference."""
 
     class Tokens(nn.Module):
@@ -483,7 +481,7 @@ def test_defect_7_a_loss_divided_by_a_batch_s_tokens_is_divided_by_a_record_s_ow
     assert torch.allclose(objective.evaluate(shorter, data[1][:4]).norms, torch.cat(alone), rtol=1e-5)
 
 
-def test_defect_7_a_gate_that_starts_at_zero_hides_nothing() -> None:
+def test_a_gate_that_starts_at_zero_hides_nothing() -> None:
     class Gated(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -497,7 +495,7 @@ def test_defect_7_a_gate_that_starts_at_zero_hides_nothing() -> None:
     refused_before_any_charge(Gated(), "depends on another record|do not agree with autograd")
 
 
-def test_defect_7_mixing_that_only_a_rare_record_shows_moves_nobody() -> None:
+def test_mixing_that_only_a_rare_record_shows_moves_nobody() -> None:
     """The sixteen that are looked at first have none of it."""
 
     class Rare(nn.Module):
@@ -522,7 +520,7 @@ def test_defect_7_mixing_that_only_a_rare_record_shows_moves_nobody() -> None:
 # 9: records that are there twice
 
 
-def test_defect_9_repeated_records_are_refused() -> None:
+def test_repeated_records_are_refused() -> None:
     words = Words([4] * N)
     for data in (Subset(words, [0, 1, 2, 2]), ConcatDataset([words, words]), Subset(ConcatDataset([words, words]), range(N + 1))):
         refused_before_any_charge(MeanOverTime(masked=True), "each record once", data, collate_fn=padded)
@@ -533,7 +531,7 @@ def test_defect_9_repeated_records_are_refused() -> None:
 
 
 @pytest.mark.parametrize("to_none", [True, False])
-def test_defect_10_a_cleared_gradient_is_put_back(to_none: bool) -> None:
+def test_a_cleared_gradient_is_put_back(to_none: bool) -> None:
     """It used to spend the whole ε and train nothing."""
 
     def trained(clears: bool) -> Tensor:
@@ -552,7 +550,7 @@ def test_defect_10_a_cleared_gradient_is_put_back(to_none: bool) -> None:
     assert torch.equal(cleared, trained(False))
 
 
-def test_defect_10_a_forgotten_step_stops_the_run_within_two() -> None:
+def test_a_forgotten_step_stops_the_run_within_two() -> None:
     run, done = trainer(nn.Linear(4, 2)), 0
     with pytest.raises(RuntimeError, match="did not move in 2"):
         for _ in run.steps(blobs()):
@@ -560,7 +558,7 @@ def test_defect_10_a_forgotten_step_stops_the_run_within_two() -> None:
     assert done == 2
 
 
-def test_defect_10_loops_that_train_are_left_alone() -> None:
+def test_loops_that_train_are_left_alone() -> None:
     """Steps by hand, a learning rate that starts at zero, and a clipped noisy gradient."""
     x = blobs()
     model = nn.Linear(4, 2)
@@ -579,7 +577,7 @@ def test_defect_10_loops_that_train_are_left_alone() -> None:
             schedule.step()
 
 
-def test_defect_10_a_target_that_no_class_has_is_seen_before_the_charge() -> None:
+def test_a_target_that_no_class_has_is_seen_before_the_charge() -> None:
     """It used to fail at row 1,000, after the whole charge."""
     x, y = torch.randn(1200, 4), torch.arange(1200) % 2
     y[1000] = 7
@@ -765,7 +763,7 @@ def test_masks_stay_secret_when_a_data_set_seeds_torch() -> None:
 # 8
 
 
-def test_defect_8_a_delta_that_a_device_s_tails_cannot_honour_is_refused() -> None:
+def test_a_delta_that_a_device_s_tails_cannot_honour_is_refused() -> None:
     event = SelfComposed(PoissonSampled(0.01, Gaussian(1.0)), 10_000)
     cuda, cpu = torch.device("cuda"), torch.device("cpu")
     admit_tails(event, 10**6, 1e-5, cuda)

@@ -74,7 +74,7 @@ def test_walking_finds_them() -> None:
 
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("kind", ALL)
-def test_issue_9_every_estimator_is_certified_within_its_budget_and_kept_whole(kind: type, relation: Relation) -> None:
+def test_every_estimator_is_certified_within_its_budget_and_kept_whole(kind: type, relation: Relation) -> None:
     rows, targets = learnable(kind, COUNT)
     fitted = model(kind, relation).fit(rows, targets)
     certificate = fitted.certificate_
@@ -96,14 +96,14 @@ def test_issue_9_every_estimator_is_certified_within_its_budget_and_kept_whole(k
 
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("kind", ALL)
-def test_issue_9_every_front_door_is_replayed(kind: type, relation: Relation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_front_door_is_replayed(kind: type, relation: Relation, monkeypatch: pytest.MonkeyPatch) -> None:
     audited = training(kind, relation, monkeypatch)
     found = replay(audited, audited.replay_pairs[:1])
     assert found.verdict == "consistent", found
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_issue_9_half_of_the_sensitivity_is_refuted_through_every_front_door(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_of_the_sensitivity_is_refuted_through_every_front_door(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somewhere on its way: the other places, and replace-one, are those of its mechanism, which the catalogue has."""
     audited = training(kind, Relation.ADD_OR_REMOVE_ONE, monkeypatch)
     assert any(is_found(audited, place) for place in places_of(audited))
@@ -135,7 +135,7 @@ def _no_numbers(values: np.ndarray[Any, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
-def test_44_16_what_is_no_real_number_is_refused_before_the_charge(kind: type) -> None:
+def test_what_is_no_real_number_is_refused_before_the_charge(kind: type) -> None:
     rows, targets = learnable(kind, COUNT)
     fit = model(kind, Relation.ADD_OR_REMOVE_ONE).fit
     for name, given in _no_numbers(rows).items():

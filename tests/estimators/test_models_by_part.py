@@ -58,7 +58,7 @@ def log(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> SpendLog:
     return SpendLog.current()
 
 
-def test_22_a_model_for_each_ward_for_the_price_of_one(log: SpendLog) -> None:
+def test_a_model_for_each_ward_for_the_price_of_one(log: SpendLog) -> None:
     dataset = Dataset.of(table(), SCHEMA)
     fit_by = SCHEMA.columns_of("ward")
     assert fit_by == {"north": 0, "south": 1, "east": 2}
@@ -84,7 +84,7 @@ def test_22_a_model_for_each_ward_for_the_price_of_one(log: SpendLog) -> None:
     assert np.array_equal(models.classes_[proba.argmax(axis=1)], models.predict(dataset.features))
 
 
-def test_22_preprocessing_over_all_parts_is_charged_beside(log: SpendLog) -> None:
+def test_preprocessing_over_all_parts_is_charged_beside(log: SpendLog) -> None:
     dataset = Dataset.of(table(), SCHEMA)
     models = dataset.fit(DPByPart(DPLogisticRegression(classes=["no", "yes"]), SCHEMA.columns_of("ward"), public_sizes=300))
     found = Certificate.issue(mechanism="ranges", event=Gaussian(9.0), delta=1e-5)
@@ -115,7 +115,7 @@ def estimators() -> list[tuple[Any, bool]]:
         for sizes in ([None] if private else []) + [{"a": 40, "b": 60, "empty": 30}]
     ],
 )
-def test_22_every_estimator_has_a_model_for_each_part(estimator: Any, sizes: Any, log: SpendLog) -> None:
+def test_every_estimator_has_a_model_for_each_part(estimator: Any, sizes: Any, log: SpendLog) -> None:
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 0.5, (100, 4))
     X[:, :3] = np.eye(3)[rng.choice(2, 100)]
@@ -130,7 +130,7 @@ def test_22_every_estimator_has_a_model_for_each_part(estimator: Any, sizes: Any
         assert models.models_["b"].public_size == 60
 
 
-def test_22_what_is_refused_before_a_charge(log: SpendLog) -> None:
+def test_what_is_refused_before_a_charge(log: SpendLog) -> None:
     X, y = np.eye(3), np.array(["no", "yes", "no"])
     good = DPLogisticRegression(classes=["no", "yes"])
     fit_by = {"a": 0, "b": 1}
@@ -154,7 +154,7 @@ def test_22_what_is_refused_before_a_charge(log: SpendLog) -> None:
     assert models.places(X).tolist() == ["a", "b", None]
 
 
-def test_22_persons_are_in_one_part(log: SpendLog) -> None:
+def test_persons_are_in_one_part(log: SpendLog) -> None:
     rng = np.random.default_rng(1)
     X = np.concatenate([np.eye(2)[rng.choice(2, 60)], rng.uniform(0, 0.3, (60, 1))], axis=1)
     y = rng.choice([-1, 1], 60)
@@ -166,7 +166,7 @@ def test_22_persons_are_in_one_part(log: SpendLog) -> None:
     models.certificate_.verify()
 
 
-def test_22_columns_of_a_schema() -> None:
+def test_columns_of_a_schema() -> None:
     schema = Schema("t", "y", (Column("a", "number", range=(0, 1)), Column("b", "category", categories=("x", "z"), other=True),
                                Column("y", "label")), classes=("0", "1"))  # fmt: skip
     found = schema.columns_of("b")
@@ -191,7 +191,7 @@ NOT_BY_PART = {"bolt-on", "last-iterate", "gradient-fixed_size", "gradient-rows"
 
 @pytest.mark.parametrize("method", methods())
 @pytest.mark.filterwarnings("ignore")  # a warning that is an error would refuse what trains
-def test_22_every_method_trains_models_by_part_or_charges_nothing(method: Any, request: pytest.FixtureRequest) -> None:
+def test_every_method_trains_models_by_part_or_charges_nothing(method: Any, request: pytest.FixtureRequest) -> None:
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 0.5, (60, 3))
     X[:, :2] = np.eye(2)[np.arange(60) % 2]
@@ -224,7 +224,7 @@ def two_parts(rows: int = 60) -> tuple[np.ndarray, np.ndarray]:
     return X, X[:, 2]
 
 
-def test_22_rows_of_every_form_are_answered_alike(log: SpendLog) -> None:
+def test_rows_of_every_form_are_answered_alike(log: SpendLog) -> None:
     X, numbers = two_parts()
     y = np.where(numbers > 0.25, "yes", "no")
     models = DPByPart(DPLogisticRegression(epsilon=100.0, classes=["no", "yes"]), {"a": 0, "b": 1}, public_sizes=30).fit(X, y)
@@ -244,7 +244,7 @@ def test_22_rows_of_every_form_are_answered_alike(log: SpendLog) -> None:
 
 
 @pytest.mark.parametrize("estimator", [DPRidge(epsilon=9.0), DPLogisticRegression(epsilon=50.0, classes=[False, True])])
-def test_22_models_by_part_are_cross_validated(estimator: Any, log: SpendLog) -> None:
+def test_models_by_part_are_cross_validated(estimator: Any, log: SpendLog) -> None:
     X, numbers = two_parts(300)
     y = numbers if isinstance(estimator, DPRidge) else numbers > 0.25
     scores = cross_val_score(DPByPart(estimator, {"a": 0, "b": 1}, public_sizes=100), X, y, cv=3)
@@ -254,7 +254,7 @@ def test_22_models_by_part_are_cross_validated(estimator: Any, log: SpendLog) ->
     assert len(log.charges()) == 3
 
 
-def test_22_scores_are_those_of_the_estimator(log: SpendLog) -> None:
+def test_scores_are_those_of_the_estimator(log: SpendLog) -> None:
     """Where all rows are in one part, its model scores alike."""
     X, y = two_parts()
     X[:, :2] = [1.0, 0.0]
@@ -264,7 +264,7 @@ def test_22_scores_are_those_of_the_estimator(log: SpendLog) -> None:
         assert is_regressor(models)
 
 
-def test_22_what_is_wrong_with_fit_by_is_said_of_fit_by(log: SpendLog) -> None:
+def test_what_is_wrong_with_fit_by_is_said_of_fit_by(log: SpendLog) -> None:
     X, y = two_parts()
     estimator = DPLogisticRegression(classes=[False, True])
     for fit_by, error, match in (
@@ -282,7 +282,7 @@ def test_22_what_is_wrong_with_fit_by_is_said_of_fit_by(log: SpendLog) -> None:
     assert log.charges() == []
 
 
-def test_22_models_by_part_are_audited_through_the_front_door(log: SpendLog) -> None:
+def test_models_by_part_are_audited_through_the_front_door(log: SpendLog) -> None:
     X, numbers = two_parts(12)
     data = X, np.where(numbers > 0.25, 1.0, -1.0)
     estimator = DPLogisticRegression(epsilon=2.0, classes=[-1.0, 1.0], mechanism=Output())

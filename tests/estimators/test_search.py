@@ -121,7 +121,7 @@ def test_private_held_out_records_are_charged() -> None:
 
 
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
-def test_issue_9_one_held_out_record_moves_a_score_by_all_that_is_charged(relation: str) -> None:
+def test_one_held_out_record_moves_a_score_by_all_that_is_charged(relation: str) -> None:
     """Half of it, or nine tenths, would not cover a record that is answered rightly on one side alone."""
     (place,) = places_in("estimators/search.py")
     model = DPLogisticRegression(classes=["no", "yes"], relation=relation, public_size=600)
@@ -289,7 +289,7 @@ def test_a_search_that_shows_its_number_is_found() -> None:
 
 
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
-def test_42_the_number_of_records_is_public_under_replace_one_alone(relation: str) -> None:
+def test_the_number_of_records_is_public_under_replace_one_alone(relation: str) -> None:
     """A rule of the number of records: where it is private the events of tables of unlike sizes are the same, and pay for it."""
     model = DPLogisticRegression(classes=["no", "yes"], relation=relation)
     two = {"mechanism": [Output(), Output(strong_convexity=10.0)]}
@@ -302,7 +302,7 @@ def test_42_the_number_of_records_is_public_under_replace_one_alone(relation: st
     assert counted == (relation == "add_or_remove_one")
 
 
-def test_42_a_try_s_score_is_the_released_number_at_the_noise_that_was_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_try_s_score_is_the_released_number_at_the_noise_that_was_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no number is released where held-out records are public."""
     asked: list[tuple[float, float, float]] = []
 
@@ -329,7 +329,7 @@ def test_42_a_try_s_score_is_the_released_number_at_the_noise_that_was_charged(m
     assert found.best_score_ == found.score(*HELD)
 
 
-def test_42_a_try_has_its_share_of_the_budget() -> None:
+def test_a_try_has_its_share_of_the_budget() -> None:
     """Each of four once: a quarter of δ, and the ε at which the four together cost what was asked for. At random: twice as many
     tries as candidates, on the mean, and δ over that."""
     once = search(epsilon=2.0, how="each once").fit(X, Y, held_out=HELD)
@@ -343,7 +343,7 @@ def test_42_a_try_has_its_share_of_the_budget() -> None:
     assert drawn.certificate_.public_facts["delta_of_a_try"] == pytest.approx(1e-5 / 8)
 
 
-def test_42_a_search_assumes_what_each_of_its_fits_does() -> None:
+def test_a_search_assumes_what_each_of_its_fits_does() -> None:
     """Labels and weights of a classifier, and bounds on targets of a regression: with whatever setting, each as its own fit has
     it. The solver's tolerance and the size of noise's grid are the budget's."""
     output = Output(strong_convexity=10.0)

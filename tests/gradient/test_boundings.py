@@ -68,7 +68,7 @@ def query(bounding: Bounding, gradients: Sequence[np.ndarray]) -> np.ndarray:
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 @pytest.mark.parametrize("bounding", BOUNDINGS, ids=repr)
-def test_item_8_the_farthest_record_moves_the_sum_by_the_sensitivity(bounding: Bounding, relation: Relation) -> None:
+def test_the_farthest_record_moves_the_sum_by_the_sensitivity(bounding: Bounding, relation: Relation) -> None:
     """Longest vectors, short ones, and of an adaptive bound also those just within it, whose count is the other one."""
     lengths = [FAR, NEAR, *([bounding.clipping_norm * (1 - 1e-12)] if isinstance(bounding, AdaptiveClip) else [])]
     records = [length * direction for direction in directions() for length in lengths]
@@ -83,7 +83,7 @@ def test_item_8_the_farthest_record_moves_the_sum_by_the_sensitivity(bounding: B
 
 
 @pytest.mark.parametrize("bounding", BOUNDINGS, ids=repr)
-def test_item_8_what_is_within_the_bound_is_read_back_as_it_is(bounding: Bounding) -> None:
+def test_what_is_within_the_bound_is_read_back_as_it_is(bounding: Bounding) -> None:
     """The sum of short gradients, times the factor that `factors` gives each of them."""
     short = [NEAR * direction for direction in directions()[2:5]]
     released, state = query(bounding, short), bounding.init()
@@ -95,7 +95,7 @@ def test_item_8_what_is_within_the_bound_is_read_back_as_it_is(bounding: Boundin
 
 
 @pytest.mark.parametrize("bounding", [Clip(0.3), PerLayer(0.7), AdaptiveClip(0.4)], ids=repr)
-def test_item_8_the_norm_that_is_cut_at_is_the_longest_that_stays(bounding: Bounding) -> None:
+def test_the_norm_that_is_cut_at_is_the_longest_that_stays(bounding: Bounding) -> None:
     direction = directions()[0]  # each layer's part of it has the same length
     state = bounding.init()
     cut = bounding.cut(state)
@@ -107,7 +107,7 @@ def test_item_8_the_norm_that_is_cut_at_is_the_longest_that_stays(bounding: Boun
     assert (Normalise().cut({}), Unit(0.1).cut({})) == (0.0, 0.0)
 
 
-def test_item_8_factors_of_a_normalised_vector_by_hand() -> None:
+def test_factors_of_a_normalised_vector_by_hand() -> None:
     norms = np.array([0.0, 0.25, 1.0, 3.0])
     assert Normalise(1.0).factors(norms).tolist() == [1.0, 0.8, 0.5, 0.25]
     assert Unit(0.5).factors(norms).tolist() == [2.0, 2.0, 1.0, 1 / 3]
@@ -115,7 +115,7 @@ def test_item_8_factors_of_a_normalised_vector_by_hand() -> None:
     assert PerLayer(2.0).factors(np.array([[0.5, 1.0, 2.0, 4.0]])).tolist() == [[1.0, 1.0, 0.5, 0.25]]
 
 
-def test_item_8_factors_are_made_in_the_library_of_the_norms() -> None:
+def test_factors_are_made_in_the_library_of_the_norms() -> None:
     """Also in a type that NumPy does not have."""
     torch = pytest.importorskip("torch")
     for bounding in BOUNDINGS:
@@ -131,14 +131,14 @@ class Telling(Vectors):
 
 
 @pytest.mark.parametrize("bounding", [each for each in BOUNDINGS if not isinstance(each, AdaptiveClip)], ids=repr)
-def test_item_8_a_pass_is_told_the_length_of_the_longest_vector(bounding: Bounding) -> None:
+def test_a_pass_is_told_the_length_of_the_longest_vector(bounding: Bounding) -> None:
     made: Any = Telling(FAR * directions()[0][None])
     total, told = bounding.query(made, bounding.init())
     assert np.linalg.norm(total) == pytest.approx(told, rel=1e-9)
 
 
 @pytest.mark.parametrize("first", [1, 3])
-def test_item_8_parts_of_two_layers_are_clipped_each_by_itself(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_two_layers_are_clipped_each_by_itself(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """At C/√2 each: of either layer the long part is cut, and the other stays."""
     monkeypatch.setitem(globals(), "GROUPS", (slice(0, first), slice(first, 6)))
     long_first = np.array([3.0, 0, 0, 0, 0, 0.1])
@@ -146,7 +146,7 @@ def test_item_8_parts_of_two_layers_are_clipped_each_by_itself(first: int, monke
     assert found == pytest.approx([math.sqrt(2) + 0.1, 0, 0, 0, 0, math.sqrt(2) + 0.1])
 
 
-def test_item_8_a_model_of_one_layer_is_clipped_as_a_whole() -> None:
+def test_a_model_of_one_layer_is_clipped_as_a_whole() -> None:
     objective = LinearObjective(Logistic(), 3, data_norm=2.0)
     records = objective.records(np.random.default_rng(0).normal(size=(5, 3)), np.array([1.0, -1.0, 1.0, 1.0, -1.0]))
     (batch,) = records.batches()
@@ -154,7 +154,7 @@ def test_item_8_a_model_of_one_layer_is_clipped_as_a_whole() -> None:
     assert np.array_equal(PerLayer(0.2).query(at_theta, {}), Clip(0.2).query(at_theta, {}))
 
 
-def test_item_8_only_a_bounding_without_a_state_is_shared_by_trainings() -> None:
+def test_only_a_bounding_without_a_state_is_shared_by_trainings() -> None:
     assert [bounding.vectorises for bounding in BOUNDINGS] == [True] * 5 + [False] * 2
 
 
@@ -174,7 +174,7 @@ def following(share: float, times: float = 1.0, **settings: Any) -> float:
     return state["clipping_norm"]
 
 
-def test_item_8_an_adaptive_bound_follows_its_quantile() -> None:
+def test_an_adaptive_bound_follows_its_quantile() -> None:
     """Geometric steps of Andrew et al. 2021: C·exp(−η·(share within C − quantile))."""
     assert following(0.25) == pytest.approx(2.0)
     for share in (0.0, 0.5, 1.0):
@@ -182,13 +182,13 @@ def test_item_8_an_adaptive_bound_follows_its_quantile() -> None:
     assert following(1.0, count_weight=0.01) == pytest.approx(following(1.0))  # the weight is what the count costs, no more
 
 
-def test_item_8_a_record_just_as_long_as_an_adaptive_bound_is_within_it() -> None:
+def test_a_record_just_as_long_as_an_adaptive_bound_is_within_it() -> None:
     bounding = AdaptiveClip(2.0, count_weight=0.5)
     made: Any = Vectors(np.array([[2.0, 0, 0, 0, 0, 0]]))
     assert bounding.query(made, bounding.init()).tolist() == [1.0, 0, 0, 0, 0, 0, 0.5]
 
 
-def test_item_8_noise_in_the_count_moves_an_adaptive_bound_no_further_than_one_step_may() -> None:
+def test_noise_in_the_count_moves_an_adaptive_bound_no_further_than_one_step_may() -> None:
     """A share of 2 or −1 is as far out as is believed, and C stays within a factor of a million of its first value."""
     assert following(1.0, 1e9) == pytest.approx(2.0 * math.exp(-0.5 * (2.0 - 0.25)))
     assert following(0.0, 1e9) == pytest.approx(2.0 * math.exp(0.5 * (1.0 + 0.25)))

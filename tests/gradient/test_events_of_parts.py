@@ -36,7 +36,7 @@ PLANS = {
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_item_8_parts_cost_what_the_whole_does(name: str) -> None:
+def test_parts_cost_what_the_whole_does(name: str) -> None:
     """Where an epoch is charged as a whole, parts begin with one."""
     policy, period = PLANS[name]
     whole = leaves(policy.event(ADD))
@@ -48,7 +48,7 @@ def test_item_8_parts_cost_what_the_whole_does(name: str) -> None:
         assert leaves(policy.event(ADD, cuts[-1])) == leaves(parts[-1])
 
 
-def test_item_8_an_epoch_that_is_begun_is_charged_as_a_whole() -> None:
+def test_an_epoch_that_is_begun_is_charged_as_a_whole() -> None:
     bins, epoch = BallsAndBins(4), RandomAllocation(4, Gaussian(2.0))
     for first, count, epochs in ((0, 1, 1), (0, 4, 1), (0, 5, 2), (3, 1, 1), (3, 2, 2), (4, 4, 1), (2, 7, 3)):
         assert bins.event(Gaussian(2.0), first, count) == SelfComposed(epoch, epochs)
@@ -58,7 +58,7 @@ def test_item_8_an_epoch_that_is_begun_is_charged_as_a_whole() -> None:
         assert found == {Gaussian(5.0): snapshots, PoissonSampled(0.5, Gaussian(2.0)): stop - start}
 
 
-def test_item_8_an_epoch_is_charged_at_the_noise_that_falls_with_the_epochs() -> None:
+def test_an_epoch_is_charged_at_the_noise_that_falls_with_the_epochs() -> None:
     """Two epochs at each level; those that are begun as a whole."""
     policy = plan(BallsAndBins(4), ExponentialDecay(2.0, 0.5, 8), 16)
     high, low = (RandomAllocation(4, Gaussian(2.0 * math.exp(-0.5 * epoch))) for epoch in range(2))
@@ -66,7 +66,7 @@ def test_item_8_an_epoch_is_charged_at_the_noise_that_falls_with_the_epochs() ->
         assert leaves(policy.event(ADD, start, stop)) == +Counter({high: first, low: second})
 
 
-def test_item_8_a_batch_of_all_records_is_not_sampled() -> None:
+def test_a_batch_of_all_records_is_not_sampled() -> None:
     step = Gaussian(2.0, REPLACE)
     assert FixedSize(4, 10).event(step, 0, 3) == SelfComposed(SampledWithoutReplacement(0.4, step), 3)
     assert FixedSize(10, 10).event(step, 0, 3) == SelfComposed(step, 3)
@@ -75,7 +75,7 @@ def test_item_8_a_batch_of_all_records_is_not_sampled() -> None:
             FixedSize(size, 10).event(Gaussian(2.0), 0, 3)
 
 
-def test_item_8_a_run_has_spent_its_steps_so_far() -> None:
+def test_a_run_has_spent_its_steps_so_far() -> None:
     policy, _ = PLANS["falling noise"]
     objective = LinearObjective(Logistic(), 2, data_norm=1.0, public_size=10)
     channel = Channel.open(Asked())

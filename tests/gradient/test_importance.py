@@ -325,7 +325,7 @@ class OneOfTwo:
 
 
 @pytest.mark.parametrize("size", [SIZE, 1])
-def test_item_8_processes_that_share_the_records_sum_up_to_one_that_has_them_all(size: int) -> None:
+def test_processes_that_share_the_records_sum_up_to_one_that_has_them_all(size: int) -> None:
     """Each record counts in one of them: in K, and where it was drawn, proposed and accepted."""
     made = profiled(2, norm_floor=0.5)
     records = OBJECTIVE.records(ROWS[:size], LABELS[:size])

@@ -56,7 +56,7 @@ def share(noise: float, times: int = 1) -> float:
 
 @pytest.mark.parametrize("size", [None, 400])
 @pytest.mark.parametrize(("adaptive", "releases"), [(None, 3), (AdaptiveNorm(), 5)])
-def test_item_8_sums_and_sizes_whose_noise_nobody_stated_take_their_shares(
+def test_sums_and_sizes_whose_noise_nobody_stated_take_their_shares(
     adaptive: AdaptiveNorm | None, releases: int, size: int | None
 ) -> None:
     made = renyi(adaptive=adaptive, public_size=size)
@@ -64,14 +64,14 @@ def test_item_8_sums_and_sizes_whose_noise_nobody_stated_take_their_shares(
     assert share(made.spending.size_noise) == pytest.approx(0.01)
 
 
-def test_item_8_stated_noise_is_kept() -> None:
+def test_stated_noise_is_kept() -> None:
     made = renyi(public_size=None, norm_noise=123.0, size_noise=77.0)
     assert (made.sum_noise, made.spending.size_noise) == (123.0, 77.0)
     assert made.spending.norm_noise(RdpFilter(FilteredRdp(ORDER, BUDGET))) == 123.0
 
 
 @pytest.mark.parametrize(("releases", "mu"), [(1, 0.5), (7, 0.02), (20, 3.0), (1, 1e4)])
-def test_item_8_sums_take_a_twentieth_of_a_gaussian_and_less_where_that_still_says_enough(releases: int, mu: float) -> None:
+def test_sums_take_a_twentieth_of_a_gaussian_and_less_where_that_still_says_enough(releases: int, mu: float) -> None:
     """Gaussians compose by their μ², and σ_K = 0.5 % of N is enough."""
     for size in (None, 10, 10**4, 10**7):
         noise = sum_noise_by_rule(releases, mu, size)
@@ -80,7 +80,7 @@ def test_item_8_sums_take_a_twentieth_of_a_gaussian_and_less_where_that_still_sa
         assert taken == pytest.approx(0.05) or enough == pytest.approx(1.0)
 
 
-def test_item_8_a_filter_leaves_a_tenth_of_its_budget_to_gradients() -> None:
+def test_a_filter_leaves_a_tenth_of_its_budget_to_gradients() -> None:
     """Three K, and N where it is released, may take just below 90 %."""
     most = (3 * ORDER / 2 / (0.9 * BUDGET)) ** 0.5  # the noise at which three sums take 90 %
     renyi(norm_noise=most * 1.001)
@@ -91,7 +91,7 @@ def test_item_8_a_filter_leaves_a_tenth_of_its_budget_to_gradients() -> None:
     renyi(norm_noise=most * 1.02, public_size=None)  # 86.5 % and 1 %
 
 
-def test_item_8_only_a_filter_of_this_order_and_budget_pays_for_the_run() -> None:
+def test_only_a_filter_of_this_order_and_budget_pays_for_the_run() -> None:
     made = renyi()
     for event, pays in (
         (FilteredRdp(ORDER, BUDGET), True),
@@ -106,7 +106,7 @@ def test_item_8_only_a_filter_of_this_order_and_budget_pays_for_the_run() -> Non
     assert not made.pays_for(FilteredRdp(ORDER, BUDGET), REPLACE, 0)
 
 
-def test_item_8_an_epoch_and_those_to_come_take_what_is_left_of_a_filter() -> None:
+def test_an_epoch_and_those_to_come_take_what_is_left_of_a_filter() -> None:
     """Divergences added up by the closed form of a sampled Gaussian's at a whole order (Mironov, Talwar, Zhang 2019): this epoch
     at its rate, those to come at the same σ_G = σ·b/(N·rate), and all K to come."""
     made = renyi(adaptive=AdaptiveNorm(), norm_noise=60.0, worst_case_share=0.4)  # epochs 0 and 1 look at the worst case
@@ -131,7 +131,7 @@ def test_item_8_an_epoch_and_those_to_come_take_what_is_left_of_a_filter() -> No
 
 
 @pytest.mark.parametrize("epoch", [0, 2])
-def test_item_8_a_filter_that_is_spent_pays_for_no_step(epoch: int) -> None:
+def test_a_filter_that_is_spent_pays_for_no_step(epoch: int) -> None:
     made = renyi()
     held = RdpFilter(FilteredRdp(ORDER, BUDGET))
     held.know({f"order {ORDER:g}": BUDGET})
@@ -139,7 +139,7 @@ def test_item_8_a_filter_that_is_spent_pays_for_no_step(epoch: int) -> None:
         made.noise_multiplier(held, epoch, 10, 0.2)
 
 
-def test_item_8_four_fifths_of_the_epochs_look_at_the_worst_case_unless_told_otherwise() -> None:
+def test_four_fifths_of_the_epochs_look_at_the_worst_case_unless_told_otherwise() -> None:
     held = RdpFilter(FilteredRdp(ORDER, BUDGET))
     noise = [renyi(epochs=10).noise_multiplier(held, epoch, 10, 0.4) for epoch in (7, 8)]
     for share_of_epochs, alike in ((0.8, [True, True]), (0.7, [False, True]), (0.9, [True, False])):
@@ -151,7 +151,7 @@ def test_item_8_four_fifths_of_the_epochs_look_at_the_worst_case_unless_told_oth
 
 
 @pytest.mark.parametrize(("adaptive", "earlier"), [(None, None), (AdaptiveNorm(), Gaussian(4.0))])
-def test_item_8_plans_of_dpis_spend_their_budget_and_no_more(adaptive: AdaptiveNorm | None, earlier: Event | None) -> None:
+def test_plans_of_dpis_spend_their_budget_and_no_more(adaptive: AdaptiveNorm | None, earlier: Event | None) -> None:
     """Together with all K and K*, and with what was released before."""
     made = dpis(
         epsilon=2.0, delta=1e-5, public_size=400, expected_batch_size=40, epochs=3, clipping_norm=0.3, norm_noise=12.0,
@@ -165,7 +165,7 @@ def test_item_8_plans_of_dpis_spend_their_budget_and_no_more(adaptive: AdaptiveN
 
 
 @pytest.mark.parametrize("adaptive", [None, AdaptiveNorm()])
-def test_item_8_parts_of_a_run_by_profiles_cost_what_the_whole_does(adaptive: AdaptiveNorm | None) -> None:
+def test_parts_of_a_run_by_profiles_cost_what_the_whole_does(adaptive: AdaptiveNorm | None) -> None:
     made = profiled(adaptive=adaptive)
     whole = leaves(made.event(ADD))
     assert whole == {Gaussian(5.0): 3 + (2 if adaptive else 0), PROFILE: 3}
@@ -176,7 +176,7 @@ def test_item_8_parts_of_a_run_by_profiles_cost_what_the_whole_does(adaptive: Ad
     assert leaves(made.event(ADD, 5, 5)) == leaves(made.event(ADD, 8, 8)) == leaves(made.event(ADD, 8, 5)) == {}
 
 
-def test_item_8_an_epoch_that_is_begun_is_paid_for_as_a_whole_by_profiles() -> None:
+def test_an_epoch_that_is_begun_is_paid_for_as_a_whole_by_profiles() -> None:
     """Each with its K, and all but the first with a K*, where the norm adapts."""
     made = profiled(adaptive=AdaptiveNorm())
     for start, stop, epochs, sums in ((0, 1, 1, 1), (0, 5, 2, 3), (3, 4, 1, 1), (3, 5, 2, 3), (4, 8, 1, 2), (6, 7, 1, 2)):
@@ -192,12 +192,12 @@ def test_item_8_an_epoch_that_is_begun_is_paid_for_as_a_whole_by_profiles() -> N
         ({"worst_case_share": 0.5}, "no size_noise and no worst_case_share"),
     ],
 )
-def test_item_8_a_profile_needs_a_size_and_a_noise_and_refuses_a_filters_settings(changes: dict[str, Any], message: str) -> None:
+def test_a_profile_needs_a_size_and_a_noise_and_refuses_a_filters_settings(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         profiled(**changes)
 
 
-def test_item_8_a_charge_of_other_places_pays_for_no_run_by_profiles() -> None:
+def test_a_charge_of_other_places_pays_for_no_run_by_profiles() -> None:
     made = profiled()
     event = made.event(ADD)
     assert made.pays_for(event, ADD, 0) and made.pays_for(profiled(norm_noise=5.0 * (1 + 1e-9)).event(ADD), ADD, 0)
@@ -207,7 +207,7 @@ def test_item_8_a_charge_of_other_places_pays_for_no_run_by_profiles() -> None:
     assert not made.pays_for(event, REPLACE, 0)
 
 
-def test_item_8_rates_by_profiles_are_the_next_smaller_of_a_grid() -> None:
+def test_rates_by_profiles_are_the_next_smaller_of_a_grid() -> None:
     """A rate that is on it stays, though it was computed; none is more than 2 % smaller than what was asked for."""
     spending: Any = profiled().spending
     assert isinstance(spending, ByProfile)
@@ -220,13 +220,13 @@ def test_item_8_rates_by_profiles_are_the_next_smaller_of_a_grid() -> None:
 
 
 @pytest.mark.parametrize(("steps", "rate"), [(1, 0.25), (4, 0.25), (4, 0.7), (200, 0.01)])
-def test_item_8_an_epoch_has_the_least_noise_that_stays_below_its_profile(steps: int, rate: float) -> None:
+def test_an_epoch_has_the_least_noise_that_stays_below_its_profile(steps: int, rate: float) -> None:
     made = profiled()
     noise = made.noise_multiplier(ProfileFilter(made.event(ADD)), 0, steps, rate)
     assert -1e-3 < excess(SelfComposed(PoissonSampled(rate, Gaussian(noise)), steps), PROFILE) <= 0
 
 
-def test_item_8_a_run_by_profiles_has_spent_nothing_before_its_first_release() -> None:
+def test_a_run_by_profiles_has_spent_nothing_before_its_first_release() -> None:
     made = profiled()
     held = ProfileFilter(made.event(ADD))
     assert made.spending.spent(held) is None
@@ -234,7 +234,7 @@ def test_item_8_a_run_by_profiles_has_spent_nothing_before_its_first_release() -
     assert leaves(made.spending.spent(held) or Composed(())) == {Gaussian(5.0): 1}
 
 
-def test_item_8_rates_follow_k_within_what_it_can_be() -> None:
+def test_rates_follow_k_within_what_it_can_be() -> None:
     """bC/K̃ for K̃ up to N·C, and never above 0.8."""
     made = renyi()
     for released, rate in ((1e9, 0.1), (400 * 0.3, 0.1), (200 * 0.3, 0.2), (100 * 0.3, 0.4), (15.0, 0.8), (-1e9, 0.8)):
@@ -243,13 +243,13 @@ def test_item_8_rates_follow_k_within_what_it_can_be() -> None:
     assert made.draw_rate(1e9, 0.6) == pytest.approx(0.1)
 
 
-def test_item_8_a_released_number_of_records_takes_no_stated_ones_place() -> None:
+def test_a_released_number_of_records_takes_no_stated_ones_place() -> None:
     made = renyi(public_size=None)
     sized = made.with_released_size(200)
     assert (sized.public_size, sized.steps, sized.spending.size_noise) == (200, 15, made.spending.size_noise)
     assert sized.with_released_size(300) == sized
 
 
-def test_item_8_an_unknown_number_of_records_makes_no_rate() -> None:
+def test_an_unknown_number_of_records_makes_no_rate() -> None:
     assert renyi(public_size=None).rate == 0.0
     assert renyi().rate == 1 / 10

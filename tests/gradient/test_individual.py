@@ -156,7 +156,7 @@ def test_records_spend_what_their_gradients_cost_and_are_then_silent() -> None:
 
 
 @pytest.mark.parametrize("norm", [1e-7, 1e-4, 1e-3, 0.03, 0.15, 0.5, 1.0])
-def test_42_a_record_spends_the_square_of_what_it_moves_however_little_that_is(norm: float) -> None:
+def test_a_record_spends_the_square_of_what_it_moves_however_little_that_is(norm: float) -> None:
     """Two runs, with the record and without it, are answered alike: the distance between their queries is all that it moves."""
     problem = LinearObjective(Logistic(), 4, public_size=N)
     rows, targets = data()
@@ -192,7 +192,7 @@ class Rounds(Asked):
 
 
 @pytest.mark.parametrize("moved", [[9.5, 0.0, 0.0, 0.0], [5.5, -5.5, 5.5, 5.5], [40.2, 0.0, 30.2, 0.0]], ids=str)
-def test_42_a_record_spends_what_rounding_to_the_grid_makes_of_its_gradients(moved: list[float]) -> None:
+def test_a_record_spends_what_rounding_to_the_grid_makes_of_its_gradients(moved: list[float]) -> None:
     """Gradients of a few steps of the grid, `moved`: each number of the rounded query moves by a whole number of steps, up or
     down by what the other records say. Whatever that is, the record pays for it."""
     problem = LinearObjective(Logistic(), 4, public_size=N)

@@ -130,7 +130,7 @@ def question_of(policy: Any, problem: LinearObjective, sides: tuple[Any, Any]) -
 
 
 @pytest.mark.parametrize("relation", list(Relation))
-def test_item_8_published_m_ngp_is_moved_from_one_unit_vector_to_the_other_at_the_noise_that_it_states(
+def test_published_m_ngp_is_moved_from_one_unit_vector_to_the_other_at_the_noise_that_it_states(
     relation: Relation,
 ) -> None:
     """Its event is of what moves: gradients at θ = 0 are half of each row, and one record turns their mean round."""
@@ -155,7 +155,7 @@ def test_item_8_published_m_ngp_is_moved_from_one_unit_vector_to_the_other_at_th
         assert np.abs(gradient).tolist() == [1.0] and run.step == 1
 
 
-def test_item_8_published_m_ngp_sums_all_records_in_whatever_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_m_ngp_sums_all_records_in_whatever_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mean that is longer than 1 is released as it is."""
     monkeypatch.setattr("dperm.objectives.records._CHUNK_BYTES", 1)  # batches of 64
     problem = LinearObjective(Logistic(), 1, data_norm=8.0, public_size=150, strong_convexity=30.0)
@@ -174,7 +174,7 @@ class Uncharged(PublishedNormalisedPlan):
         return super().event(*of).events[0]
 
 
-def test_item_8_what_is_only_claimed_is_refused_where_its_event_would_be_certified() -> None:
+def test_what_is_only_claimed_is_refused_where_its_event_would_be_certified() -> None:
     problem = LinearObjective(Logistic(), 1, public_size=20)
     records = problem.records(np.ones((20, 1)), np.ones(20))
     for kind, refused in ((Uncharged, True), (PublishedNormalisedPlan, False)):
@@ -186,7 +186,7 @@ def test_item_8_what_is_only_claimed_is_refused_where_its_event_would_be_certifi
 
 
 @pytest.mark.parametrize("policy", [PublishedNormalisedPlan(0.5, 3.0, 12, SGD(0.1), 20), None], ids=["m-NGP", "PIDP-SGD"])
-def test_item_8_parts_of_published_algorithms_are_charged_step_by_step_and_never_certified(policy: Any) -> None:
+def test_parts_of_published_algorithms_are_charged_step_by_step_and_never_certified(policy: Any) -> None:
     plan, relation = policy or pidp(steps=12), Relation.REPLACE_ONE
     (noise,) = {leaf for leaf in leaves(plan.event(relation)) if isinstance(leaf, Gaussian)}
     for ends, steps in (((), 12), ((3,), 9), ((0, 4), 4), ((4, 5), 1)):
@@ -288,7 +288,7 @@ NETWORK = {"space": 5000.0, "steps": 120, "refreshes": 3, "modulus": 3.0, "updat
 
 
 @pytest.mark.parametrize("relation", list(Relation))
-def test_item_8_a_noisy_step_of_pidp_sgd_moves_by_what_its_record_may(relation: Relation) -> None:
+def test_a_noisy_step_of_pidp_sgd_moves_by_what_its_record_may(relation: Relation) -> None:
     """By G where the one record is added, by 2G where its opposite takes its place; σ is the paper's."""
     problem = LinearObjective(Logistic(), 1, public_size=1, relation=relation, strong_convexity=2.0)
     plan = pidp(public_size=1, steps=3, space=1e-6, lipschitz=(0.25, 0.25, 0.1))  # nothing passes the test
@@ -303,7 +303,7 @@ def test_item_8_a_noisy_step_of_pidp_sgd_moves_by_what_its_record_may(relation: 
     assert (plan.rate, pidp(public_size=400).rate, plan.expected_batch_size) == (1.0, 1 / 400, 1.0)
 
 
-def test_item_8_pidp_sgd_inverts_h_where_it_is_refreshed() -> None:
+def test_pidp_sgd_inverts_h_where_it_is_refreshed() -> None:
     """At the θ of every third step, although θ is changed in place between them."""
     problem = LinearObjective(Logistic(), 1, public_size=400)
     channel = Channel.open(0)

@@ -66,7 +66,7 @@ class Drawing(Asked):
 
 
 @pytest.mark.parametrize("policy", [PLAN, WHOLE, INDIVIDUAL, IMPORTANCE], ids=lambda policy: policy.kind)
-def test_item_8_an_observer_sees_each_record_of_a_draw_once(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_observer_sees_each_record_of_a_draw_once(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dperm.objectives.records._CHUNK_BYTES", 1)  # batches of 64, where all are read
     source, seen = Drawing(), list[int]()
     run = started(policy, source, observe=lambda at_theta: seen.append(len(at_theta.norms)))
@@ -85,14 +85,14 @@ def test_item_8_an_observer_sees_each_record_of_a_draw_once(policy: Any, monkeyp
     [WHOLE, INDIVIDUAL, Plan(FullBatch(), AdaptiveClip(0.2), Constant(2.0), SGD(0.1), 4, SIZE)],
     ids=lambda policy: f"{policy.kind}, {type(getattr(policy, 'bounding', Clip(1.0))).__name__}",
 )
-def test_item_8_without_records_a_step_is_released_all_the_same(policy: Any) -> None:
+def test_without_records_a_step_is_released_all_the_same(policy: Any) -> None:
     source = Asked()
     assert started(policy, source, size=0)(np.zeros(3)).tolist() == [0, 0, 0]
     assert len(source.questions) == 1 and not source.questions[0].query.any()
 
 
 @pytest.mark.parametrize("chunk", [1, 1 << 21])
-def test_item_8_all_batches_of_a_step_are_in_its_sum(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_batches_of_a_step_are_in_its_sum(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a step gives is the released sum over the public batch size, and the regulariser's step."""
     monkeypatch.setattr("dperm.objectives.records._CHUNK_BYTES", chunk)
     problem = LinearObjective(Logistic(), 3, public_size=SIZE, strong_convexity=6.0)
@@ -150,7 +150,7 @@ class Mine(PublishedNormalisedPlan):
     given, rows = AdaptiveClip(0.2, count_weight=0.5), 3
 
 
-def test_item_8_a_sum_without_a_state_is_bounded_as_a_run_begins_and_its_slots_are_charged() -> None:
+def test_a_sum_without_a_state_is_bounded_as_a_run_begins_and_its_slots_are_charged() -> None:
     channel = Channel.open(source := Asked())
     channel.charge(SelfComposed(Gaussian(2.0), 2), "test")
     run: Any = Mine(0.2, 2.0, 2, SGD(0.1), SIZE).gradients(PROBLEM, PROBLEM.records(ROWS, SIGNS), channel)
@@ -162,7 +162,7 @@ def test_item_8_a_sum_without_a_state_is_bounded_as_a_run_begins_and_its_slots_a
     assert source.questions[0].noise == 2.0
 
 
-def test_item_8_a_run_says_at_which_norm_it_cuts() -> None:
+def test_a_run_says_at_which_norm_it_cuts() -> None:
     """0 where it does not cut at one."""
     policies: list[tuple[Any, float]] = [
         (PLAN, 0.2),
@@ -179,7 +179,7 @@ def test_item_8_a_run_says_at_which_norm_it_cuts() -> None:
     assert adaptive.clipping_norm == adaptive.public()["clipping_norm"] != 0.4
 
 
-def test_item_8_an_adaptive_bound_of_a_run_is_the_one_that_it_came_to() -> None:
+def test_an_adaptive_bound_of_a_run_is_the_one_that_it_came_to() -> None:
     source = Asked()
     run = started(Plan(FullBatch(), bounding := AdaptiveClip(0.4), Constant(2.0), SGD(0.1), 4, SIZE), source)
     (batch,) = PROBLEM.records(ROWS, SIGNS).batches()
@@ -205,13 +205,13 @@ class Whole(Plan):
     by_parts = False
 
 
-def test_item_8_sums_are_computed_by_parts_where_a_policy_says_so_itself() -> None:
+def test_sums_are_computed_by_parts_where_a_policy_says_so_itself() -> None:
     for kind, expected in ((Plan, True), (Silent, False), (Parting, True), (Whole, False)):
         assert runs_by_parts(kind(FullBatch(), Clip(0.2), Constant(2.0), SGD(0.1), 4, SIZE)) == expected
     assert not runs_by_parts(INDIVIDUAL)
 
 
-def test_item_8_a_draw_of_nobody_is_released_where_records_are_in_parts() -> None:
+def test_a_draw_of_nobody_is_released_where_records_are_in_parts() -> None:
     plan = Plan(Poisson(1e-12), Clip(0.2), Constant(2.0), SGD(0.1), 2, SIZE)
     channel = Channel.open(source := Asked())
     channel.charge(plan.event(ADD), "test")

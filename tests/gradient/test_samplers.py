@@ -97,13 +97,13 @@ def test_the_capacity_is_the_least_that_is_hardly_ever_reached() -> None:
 @pytest.mark.parametrize(
     ("rate", "largest", "steps"), [(0.01, 1_100, 60), (0.3, 50, 1), (0.3, 50, 10**6), (1e-30, 5, 1), (0.9, 3, 9)]
 )
-def test_item_8_no_smaller_capacity_is_reached_so_seldom(rate: float, largest: int, steps: int) -> None:
+def test_no_smaller_capacity_is_reached_so_seldom(rate: float, largest: int, steps: int) -> None:
     chances = [steps * TruncatedPoisson.overflow(rate, size, largest) for size in range(1, largest)]
     found = capacity(rate, largest, steps)
     assert found == 1 + sum(chance > 1e-15 for chance in chances)
 
 
-def test_item_8_draws_and_steps_of_dp_sgd_by_hand() -> None:
+def test_draws_and_steps_of_dp_sgd_by_hand() -> None:
     """So many draws as make up the passes asked for, and no fewer; batches beyond all records are all records."""
 
     def drawn_by(sampling: str, size: int, batch: float, epochs: float, **settings: Any) -> tuple[Any, int]:
@@ -130,7 +130,7 @@ def test_item_8_draws_and_steps_of_dp_sgd_by_hand() -> None:
         drawn_by("balls_and_bins", 14, 9.5, 1)
 
 
-def test_item_8_noise_of_dp_sgd_falls_from_epoch_to_epoch_where_that_is_asked_for() -> None:
+def test_noise_of_dp_sgd_falls_from_epoch_to_epoch_where_that_is_asked_for() -> None:
     settings: dict[str, Any] = {
         "noise_multiplier": 1.5, "public_size": 100, "expected_batch_size": 30, "epochs": 2.0, "clipping_norm": 1.0,
     }  # fmt: skip
@@ -139,7 +139,7 @@ def test_item_8_noise_of_dp_sgd_falls_from_epoch_to_epoch_where_that_is_asked_fo
     assert list(dp_sgd(**settings, decay=0.2).noise.multipliers(7)) == pytest.approx(levels)
 
 
-def test_item_8_rates_however_small_draw_next_to_nobody() -> None:
+def test_rates_however_small_draw_next_to_nobody() -> None:
     for rate in (1e-12, 1e-17, 1e-25, 1e-300, 5e-324):
         assert [len(included) for included in drawn(Poisson(rate), 1000, 5)] == [0] * 5
 
@@ -159,7 +159,7 @@ class Told:
 @pytest.mark.parametrize("longest", [3.0, 2.0**44])
 @pytest.mark.parametrize("at_once", [1, 20, 1 << 16])
 @pytest.mark.parametrize(("records", "rate"), [(1, 0.3), (1, 1e-3), (7, 0.9), (40, 0.02), (500, 0.5), (3, 1.0), (0, 0.3)])
-def test_item_8_poisson_draws_are_one_long_run_of_trials(
+def test_poisson_draws_are_one_long_run_of_trials(
     records: int, rate: float, at_once: int, longest: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exponential numbers say how many trials fail before one succeeds (Devroye 1986, chapter X.2), or that a great number fail,
@@ -183,7 +183,7 @@ def test_item_8_poisson_draws_are_one_long_run_of_trials(
     assert all(included.dtype == np.intp for included in found)
 
 
-def test_item_8_rows_of_all_persons_are_drawn_and_charged_each_by_itself() -> None:
+def test_rows_of_all_persons_are_drawn_and_charged_each_by_itself() -> None:
     sampler, step = PoissonRows(0.5, 3), Gaussian(2.0)
     counts = np.bincount(np.concatenate(drawn(sampler, 10, 400)))
     assert len(counts) == 30
@@ -194,7 +194,7 @@ def test_item_8_rows_of_all_persons_are_drawn_and_charged_each_by_itself() -> No
         sampler.event(Gaussian(2.0, REPLACE), 0, 1)
 
 
-def test_item_8_what_an_epoch_of_balls_and_bins_tells_of_a_record() -> None:
+def test_what_an_epoch_of_balls_and_bins_tells_of_a_record() -> None:
     """The mean over the steps that it may have joined of what each would tell; steps that did not run tell nothing."""
     told = np.random.default_rng(5).normal(size=(7, 50))
     epochs = [told[:3], told[3:6], np.vstack([told[6:], np.zeros((2, 50))])]

@@ -94,7 +94,7 @@ def test_planted_defects_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         mechanism(unpaid(**vars(PLAN))).release(problem, problem.records(np.ones((N, 4)), np.ones(N)), Channel.open(0))
 
 
-def test_item_8_against_plain_code_with_the_same_draws() -> None:
+def test_against_plain_code_with_the_same_draws() -> None:
     """Snapshots of everybody, and between them sums of differences, clipped at min(2C, β‖θ − θ̃‖): each at the noise charged."""
     rng = np.random.default_rng(3)
     rows, signs = rng.normal(size=(N, 4)), np.where(rng.random(N) < 0.5, 1.0, -1.0)
@@ -138,7 +138,7 @@ def test_item_8_against_plain_code_with_the_same_draws() -> None:
     assert (plan.rate, plan.expected_batch_size, run.step) == (0.2, 12.0, 18)
 
 
-def test_item_8_a_run_that_is_continued_within_an_epoch_takes_a_snapshot_of_its_own() -> None:
+def test_a_run_that_is_continued_within_an_epoch_takes_a_snapshot_of_its_own() -> None:
     problem = objective()
     channel = Channel(recorder := Recorder(SystemSource(Randomness.fixed(2))))
     channel.charge(PLAN.event(problem.relation, 8, 12), "test")

@@ -66,7 +66,7 @@ def facts_for(name: str, size: int | None = 200) -> PublicFacts:
 @pytest.mark.parametrize("models", [1, 3])
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("delta", [1e-5, 0.0])
-def test_item_8_a_method_spends_its_budget_and_no_more(name: str, delta: float, models: int) -> None:
+def test_a_method_spends_its_budget_and_no_more(name: str, delta: float, models: int) -> None:
     facts = facts_for(name)
     if delta == 0.0 and name not in PURE:
         with pytest.raises(ValueError):
@@ -85,7 +85,7 @@ def test_item_8_a_method_spends_its_budget_and_no_more(name: str, delta: float, 
         assert sum(leaves(mechanism.event(facts)).values()) == 3 * sum(leaves(one.event(facts)).values())
 
 
-def test_item_8_shares_that_are_rounded_up_do_not_add_up_to_more() -> None:
+def test_shares_that_are_rounded_up_do_not_add_up_to_more() -> None:
     """Of thirds, sevenths and elevenths of many budgets some are rounded up: their sums stay within."""
     facts = facts_for("output")
     for models in (3, 7, 11):
@@ -102,7 +102,7 @@ def test_item_8_shares_that_are_rounded_up_do_not_add_up_to_more() -> None:
 @pytest.mark.parametrize(
     ("name", "delta"), [("output", 0.0), ("output", 1e-5), ("coordinates", 1e-5), ("greedy", 1e-5), ("gradient", 1e-5)]
 )
-def test_item_8_a_size_that_is_released_is_paid_from_the_same_budget(name: str, delta: float, models: int) -> None:
+def test_a_size_that_is_released_is_paid_from_the_same_budget(name: str, delta: float, models: int) -> None:
     """A twentieth of ε is the count's. Of several models, one is trained for each class."""
     facts = facts_for(name, None)
     mechanism: Any = METHODS[name].size_released(facts, Budget(delta, 2.0), models)
@@ -115,7 +115,7 @@ def test_item_8_a_size_that_is_released_is_paid_from_the_same_budget(name: str, 
 
 
 @pytest.mark.parametrize("method", [GreedyCoordinate(), GreedyCoordinate(steps=7), Output(), OUTPUT], ids=repr)
-def test_42_what_runs_after_a_size_was_released_costs_the_same_whatever_the_size_is(method: Method) -> None:
+def test_what_runs_after_a_size_was_released_costs_the_same_whatever_the_size_is(method: Method) -> None:
     facts = facts_for("greedy", None)
     mechanism: Any = method.size_released(facts, Budget(1e-5, 2.0), 1)
     sized = [replace(facts, public_size=size) for size in (2, 300, 10**6)]
@@ -126,7 +126,7 @@ def test_42_what_runs_after_a_size_was_released_costs_the_same_whatever_the_size
 
 
 @pytest.mark.parametrize(("sampling", "rows"), [("balls_and_bins", None), ("balls_and_bins", 7), ("rows", 7), ("poisson", 7)])
-def test_42_no_size_that_may_be_released_refuses_a_batch(sampling: str, rows: int | None) -> None:
+def test_no_size_that_may_be_released_refuses_a_batch(sampling: str, rows: int | None) -> None:
     """A refusal after the release would be one more output. Batches stay as they are stated, but for sizes that have no room for
     two of them in three: then they are larger than half of all."""
     facts = LinearObjective(Logistic(), 3, unit=PrivacyUnit(rows)).facts
@@ -146,7 +146,7 @@ def test_42_no_size_that_may_be_released_refuses_a_batch(sampling: str, rows: in
     assert left_open._for_noisy(replace(facts, public_size=10)) == left_open
 
 
-def test_item_8_settings_left_open_follow_from_public_facts() -> None:
+def test_settings_left_open_follow_from_public_facts() -> None:
     """Bolt-on: 1/√n, or the largest that is allowed, 2/β. A last iterate: 1/β with the quadratic term's, radius 20 or the loss's
     own, and with a random stop one pass of batches of √n."""
     facts = replace(facts_for("bolt-on"), public_size=100)
@@ -179,7 +179,7 @@ def test_item_8_settings_left_open_follow_from_public_facts() -> None:
 
 
 @pytest.mark.parametrize("name", ["bolt-on", "last iterate"])
-def test_item_8_a_ball_holds_what_leaves_and_every_step_before_it(name: str) -> None:
+def test_a_ball_holds_what_leaves_and_every_step_before_it(name: str) -> None:
     """Constants hold in the ball, and the charge for hidden steps counts its diameter: whatever noise was, the next step starts
     within it."""
     radius = 0.05
@@ -205,7 +205,7 @@ def test_item_8_a_ball_holds_what_leaves_and_every_step_before_it(name: str) -> 
 
 
 @pytest.mark.parametrize("name", ["output", "bolt-on", "objective", "accuracy first"])
-def test_item_8_the_noise_that_is_told_is_the_noise_that_was_added(name: str) -> None:
+def test_the_noise_that_is_told_is_the_noise_that_was_added(name: str) -> None:
     """The standard deviation in the trace, against what the source was asked for, but for the grid's share of a millionth."""
     objective = LinearObjective(
         SmoothedHinge(0.5), 2, data_norm=1.0, public_size=4, relation=REPLACE if name == "bolt-on" else ADD
@@ -226,7 +226,7 @@ def test_item_8_the_noise_that_is_told_is_the_noise_that_was_added(name: str) ->
     assert added == pytest.approx([told], rel=1e-5)
 
 
-def test_42_each_of_several_models_by_pidp_sgd_is_claimed_at_its_share() -> None:
+def test_each_of_several_models_by_pidp_sgd_is_claimed_at_its_share() -> None:
     """And makes so many times as many steps as there are records, one at the least."""
     facts = replace(facts_for("output"), public_size=40)
     several: Any = PublishedPidp(epochs=0.5).calibrated(facts, Budget(3e-5, 3.0), 3)
@@ -257,7 +257,7 @@ UNBOUNDED = [
 
 
 @pytest.mark.parametrize(("mechanism", "needed"), UNBOUNDED, ids=lambda given: getattr(given, "name", ""))
-def test_42_a_mechanism_has_no_event_for_a_loss_without_the_bounds_that_it_needs(mechanism: Any, needed: tuple[str, ...]) -> None:
+def test_a_mechanism_has_no_event_for_a_loss_without_the_bounds_that_it_needs(mechanism: Any, needed: tuple[str, ...]) -> None:
     facts = facts_for("bolt-on")
     mechanism.event(facts)
     for name in needed:
@@ -266,7 +266,7 @@ def test_42_a_mechanism_has_no_event_for_a_loss_without_the_bounds_that_it_needs
 
 
 @pytest.mark.parametrize("models", [2, 3])
-def test_42_accuracy_first_stops_one_model_alone(models: int) -> None:
+def test_accuracy_first_stops_one_model_alone(models: int) -> None:
     with pytest.raises(ValueError, match="stops one model"):
         METHODS["accuracy first"].calibrated(facts_for("output"), Budget(1e-5, 2.0), models)
 
@@ -279,18 +279,18 @@ def test_42_accuracy_first_stops_one_model_alone(models: int) -> None:
         ("rows", "persons of several rows"),
     ],
 )
-def test_42_samplings_that_need_a_public_fact_have_no_released_size(sampling: str, message: str) -> None:
+def test_samplings_that_need_a_public_fact_have_no_released_size(sampling: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Gradient(sampling=sampling, expected_batch_size=9.0).size_released(facts_for("output", None), Budget(1e-5, 2.0), 1)
 
 
-def test_42_importance_sampling_of_a_stated_batch_that_is_too_large_is_refused() -> None:
+def test_importance_sampling_of_a_stated_batch_that_is_too_large_is_refused() -> None:
     facts = replace(facts_for("output"), public_size=100)
     with pytest.raises(ValueError, match="nothing is left of sampling"):
         Gradient(sampling="importance", expected_batch_size=90.0, epochs=2).calibrated(facts, Budget(1e-5, 2.0), 1)
 
 
-def test_42_a_risk_is_kept_without_a_delta() -> None:
+def test_a_risk_is_kept_without_a_delta() -> None:
     """Of a pure mechanism: an advantage of 0.1 is that of ε with (e^ε − 1)/(e^ε + 1) = 0.1."""
     task = Task(loss=Logistic(), features=3, classes=2, public_size=100)
     budget = OUTPUT.budget(task, 0.0, Risk(advantage=0.1))
@@ -298,7 +298,7 @@ def test_42_a_risk_is_kept_without_a_delta() -> None:
     assert budget.epsilon == pytest.approx(math.log(1.1 / 0.9), rel=1e-3)
 
 
-def test_42_importance_sampling_is_made_for_the_least_size_that_may_be_released_before_the_charge() -> None:
+def test_importance_sampling_is_made_for_the_least_size_that_may_be_released_before_the_charge() -> None:
     made: list[int | None] = []
     objective = LinearObjective(Logistic(), 3)
     mechanism: Any = Gradient(sampling="importance", epochs=2).size_released(objective.facts, Budget(1e-5, 2.0), 1)

@@ -47,13 +47,13 @@ def attacked(mechanism: ByPart) -> Any:
     return replay(Training.of_mechanism(mechanism, OBJECTIVE), PAIRS)
 
 
-def test_22_a_record_moves_one_model_by_no_more_than_is_charged() -> None:
+def test_a_record_moves_one_model_by_no_more_than_is_charged() -> None:
     result = attacked(ByPart.of(PARTS, (0, 1)))
     assert result.verdict == "consistent", result
     assert result.details["largest_movement"] > 0.02
 
 
-def test_42_parts_have_no_event_for_facts_of_another_objective() -> None:
+def test_parts_have_no_event_for_facts_of_another_objective() -> None:
     mechanism = ByPart.of(PARTS, (0, 1))
     mechanism.event(OBJECTIVE.facts)
     for changes in ({"relation": Relation.REPLACE_ONE}, {"data_norm": 2.0}, {"dimension": 5}):
@@ -111,12 +111,12 @@ class OnePartTwice(ByPart):
     ("defect", "kind"),
     [(InAllThatItNames, "parts"), (ByRank, "parts"), (TheWholeForEach, "parts"), (OnePartTwice, "parts")],
 )
-def test_22_planted_defects_are_found(defect: type[ByPart], kind: str) -> None:
+def test_planted_defects_are_found(defect: type[ByPart], kind: str) -> None:
     result = attacked(defect.of(PARTS, (0, 1)))
     assert result.verdict == "refuted" and kind in result.details["kinds"], (defect.__doc__, result.details["kinds"])
 
 
-def test_22_a_part_that_is_skipped_where_it_is_empty_is_found() -> None:
+def test_a_part_that_is_skipped_where_it_is_empty_is_found() -> None:
     nobody = (rows_in(0, 6), rng.choice([-1.0, 1.0], 6))
     first = Pair.adding("the first of its part", nobody, np.array([-0.2, 0.8, 0.1]), 1.0)
     honest = replay(Training.of_mechanism(ByPart.of(PARTS, (0, 1)), OBJECTIVE), [first])
@@ -126,7 +126,7 @@ def test_22_a_part_that_is_skipped_where_it_is_empty_is_found() -> None:
     assert found.verdict == "refuted" and "releases" in found.details["kinds"], found
 
 
-def test_22_the_whole_is_charged_once_before_the_first_part(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_whole_is_charged_once_before_the_first_part(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     log = SpendLog(tmp_path / "log.db")
     mechanism = ByPart.of(PARTS, (0, 1))
     seen: list[list[Any]] = []
@@ -150,7 +150,7 @@ def test_22_the_whole_is_charged_once_before_the_first_part(tmp_path: Any, monke
     release.certificate.verify()
 
 
-def test_22_importance_sampling_by_part_stays_within_each_parts_filter() -> None:
+def test_importance_sampling_by_part_stays_within_each_parts_filter() -> None:
     estimator = DPLogisticRegression(
         epsilon=2.0, classes=[-1, 1], mechanism=Gradient(sampling="importance", epochs=2, expected_batch_size=3)
     )
@@ -175,7 +175,7 @@ def test_22_importance_sampling_by_part_stays_within_each_parts_filter() -> None
         assert epsilon(spent, 1e-5) <= epsilon(charged, 1e-5) * (1 + 1e-9)
 
 
-def test_22_the_channel_of_a_part_keeps_nothing_of_its_own_in_the_log() -> None:
+def test_the_channel_of_a_part_keeps_nothing_of_its_own_in_the_log() -> None:
     event = Disjoint((Gaussian(3.0), Gaussian(5.0)))
     with thrown_away() as log:
         whole = Channel.open(0, log=log)
@@ -192,7 +192,7 @@ def test_22_the_channel_of_a_part_keeps_nothing_of_its_own_in_the_log() -> None:
         assert len(log.charges()) == 1
 
 
-def test_22_each_part_is_trained_as_it_would_be_alone() -> None:
+def test_each_part_is_trained_as_it_would_be_alone() -> None:
     """Without noise to speak of, each model is that of its records."""
     budget = Budget(1e-5, 1e9)
     parts = [Output().build(TASK, budget)] * 2
@@ -208,7 +208,7 @@ def test_22_each_part_is_trained_as_it_would_be_alone() -> None:
 
 
 @pytest.mark.parametrize("build", [Output(), Objective()])
-def test_22_all_parts_may_be_empty(build: Any) -> None:
+def test_all_parts_may_be_empty(build: Any) -> None:
     parts = [build.build(TASK, BUDGET)] * 2
     nobody = (rows_in(-1, 3), np.array([1.0, -1.0, 1.0]))
     release = ByPart.of(parts, (0, 1)).release(parts[0][1], parts[0][1].records(*nobody), Channel.open(0))
@@ -216,7 +216,7 @@ def test_22_all_parts_may_be_empty(build: Any) -> None:
 
 
 @pytest.mark.parametrize("sampler", [FullBatch(), Poisson(0.3)])
-def test_22_each_part_has_draws_of_its_own(sampler: Any) -> None:
+def test_each_part_has_draws_of_its_own(sampler: Any) -> None:
     objective = LinearObjective(Logistic(), 3, data_norm=1.0, intercept_scale=0.5, public_size=SIZE)
     part = GradientPerturbation.calibrate(lambda noise: plan(noise, sampler=sampler), objective.facts, 4.0, 1e-5)
     mechanism = ByPart.of([(part, objective)] * 2, (0, 1))
@@ -227,7 +227,7 @@ def test_22_each_part_has_draws_of_its_own(sampler: Any) -> None:
     assert replay(Training.of_mechanism(twice, objective), PAIRS).verdict == "refuted"
 
 
-def test_22_a_persons_rows_are_in_one_part_together() -> None:
+def test_a_persons_rows_are_in_one_part_together() -> None:
     rows = np.array([[1, 0, 0], [1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1.0]])
     objective = LinearObjective(Logistic(), 3, unit=PrivacyUnit(2))
     records = objective.records(rows, np.ones(6), groups=np.array([7, 7, 8, 8, 9, 10]))
@@ -237,7 +237,7 @@ def test_22_a_persons_rows_are_in_one_part_together() -> None:
     assert sorted(changed.places((0, 1)).tolist()) == [-1, -1, 0, 1]
 
 
-def test_22_places_follow_from_each_row_alone() -> None:
+def test_places_follow_from_each_row_alone() -> None:
     rows = rng.normal(size=(400, 5))
     rows[3] = np.nan
     rows[4, 1] = np.inf
@@ -257,7 +257,7 @@ def test_22_places_follow_from_each_row_alone() -> None:
     assert objective.records(rows[:0], np.ones(0)).places((1, 3)).tolist() == []
 
 
-def test_22_what_is_refused_by_part() -> None:
+def test_what_is_refused_by_part() -> None:
     replaced = [Output().build(replace(TASK, relation=Relation.REPLACE_ONE), BUDGET)] * 2
     with pytest.raises(ValueError, match="take its number of records for public"):
         ByPart.of(replaced, (0, 1))
@@ -272,7 +272,7 @@ def test_22_what_is_refused_by_part() -> None:
         mechanism.release(other, other.records(*DATA), Channel.open(0))
 
 
-def test_22_beside_other_releases_the_certificate_composes_with_one_part() -> None:
+def test_beside_other_releases_the_certificate_composes_with_one_part() -> None:
     from dperm.privacy import Certificate
 
     release = ByPart.of(PARTS, (0, 1)).release(OBJECTIVE, OBJECTIVE.records(*DATA), Channel.open(0))

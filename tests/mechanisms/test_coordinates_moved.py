@@ -63,7 +63,7 @@ def problem(relation: Relation, **changes: Any) -> LinearObjective:
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 @pytest.mark.parametrize("bound", [None, 0.3])
 @pytest.mark.parametrize("kind", ["greedy", "vertices"])
-def test_item_8_a_choice_and_a_step_move_by_the_sensitivity(kind: str, bound: float | None, relation: Relation) -> None:
+def test_a_choice_and_a_step_move_by_the_sensitivity(kind: str, bound: float | None, relation: Relation) -> None:
     """A record moves scores, and a step's gradient, by entries of a row of the largest length, or with the largest entry that is
     stated: entries beyond that bound are cut to it."""
     mechanism: Mechanism
@@ -86,7 +86,7 @@ def test_item_8_a_choice_and_a_step_move_by_the_sensitivity(kind: str, bound: fl
         assert max(steps) > 0.9999
 
 
-def test_item_8_scores_of_sizes_move_by_twice_a_record_where_others_keep_the_sign() -> None:
+def test_scores_of_sizes_move_by_twice_a_record_where_others_keep_the_sign() -> None:
     objective = problem(REPLACE)
     mechanism = GreedyDescent(budget=BUDGET, steps=1, noise_multiplier=5.0, public_size=6)
     rest = np.vstack([ALONG, ALONG])
@@ -106,7 +106,7 @@ def test_item_8_scores_of_sizes_move_by_twice_a_record_where_others_keep_the_sig
 
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
-def test_item_8_coordinates_move_by_the_sensitivity(relation: Relation) -> None:
+def test_coordinates_move_by_the_sensitivity(relation: Relation) -> None:
     """A row of one entry moves the mean squares furthest; slopes beyond their clip move each step by twice the clip, or once.
     Replaced, two rows' squares are at right angles at most: √2, which is charged."""
     mechanism = CoordinateDescent(budget=BUDGET, epochs=2, clipping_norm=0.05, noise_multiplier=5.0, public_size=6)
@@ -124,7 +124,7 @@ def test_item_8_coordinates_move_by_the_sensitivity(relation: Relation) -> None:
 
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
-def test_item_8_preconditioned_releases_move_by_the_sensitivity(relation: Relation) -> None:
+def test_preconditioned_releases_move_by_the_sensitivity(relation: Relation) -> None:
     """Of the Gram matrix: rows at right angles. Of the squared residuals: the largest, and none. Of steps: the longest row with a
     residual beyond the clip, and with the opposite one."""
     objective = LinearObjective(Squared(1.0, 5.0), 3, data_norm=NORM, public_size=6, relation=relation, radius=5.0)
@@ -140,7 +140,7 @@ def test_item_8_preconditioned_releases_move_by_the_sensitivity(relation: Relati
         assert 0.9999 < distance <= 1
 
 
-def test_42_an_absent_record_moves_no_release_of_preconditioned_descent() -> None:
+def test_an_absent_record_moves_no_release_of_preconditioned_descent() -> None:
     objective = LinearObjective(Squared(1.0, 5.0), 3, data_norm=NORM, public_size=6, radius=5.0)
     mechanism = PreconditionedDescent(
         budget=BUDGET, steps=3, step_size=0.1, floor=1.0, kappa=1.0, noise_multiplier=3.0, public_size=6

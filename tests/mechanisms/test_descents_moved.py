@@ -62,7 +62,7 @@ def bolt_on(**changes: Any) -> BoltOnPerturbation:
     ],
     ids=str,
 )
-def test_item_8_a_replaced_record_moves_the_end_of_bolt_on_by_the_sensitivity(changes: dict[str, Any]) -> None:
+def test_a_replaced_record_moves_the_end_of_bolt_on_by_the_sensitivity(changes: dict[str, Any]) -> None:
     """At a constant rate once a pass; at rates that fall as 1/(γt) all passes together move the end by 2L/(γn), whose first step
     is a little shorter."""
     mechanism = bolt_on(**changes)
@@ -73,7 +73,7 @@ def test_item_8_a_replaced_record_moves_the_end_of_bolt_on_by_the_sensitivity(ch
     assert question.noise == pytest.approx(charged, rel=1e-12)
 
 
-def test_item_8_rates_of_bolt_on_by_hand() -> None:
+def test_rates_of_bolt_on_by_hand() -> None:
     """Lemma 6 of Wu et al. 2017 needs η ≤ 2/β, and Lemma 8 steps of min(1/β, 1/(γt)), β with the quadratic term's γ = Λ/n."""
     facts = replace(problem().facts, smoothness=10.0)
     assert bolt_on(learning_rate=0.2).rates(facts, 5).tolist() == [0.2] * 9  # three batches of two in each of three passes
@@ -94,7 +94,7 @@ def test_item_8_rates_of_bolt_on_by_hand() -> None:
 @pytest.mark.parametrize("strong", [0.0, 30.0])
 @pytest.mark.parametrize("radius", [None, 0.01, 0.04])
 @pytest.mark.parametrize("count", [0, 1, 6])
-def test_42_each_step_of_bolt_on_ends_within_the_ball_on_which_the_loss_is_bounded(
+def test_each_step_of_bolt_on_ends_within_the_ball_on_which_the_loss_is_bounded(
     count: int, radius: float | None, strong: float
 ) -> None:
     """Steps by hand, one record after the other: what leaves is where they lead."""
@@ -131,7 +131,7 @@ def last_iterate(**changes: Any) -> LastIterateDescent:
 
 
 @pytest.mark.parametrize("changes", [{}, {"batch_size": 4}, {"epochs": 1, "batch_size": 6}, {"strong_convexity": 0.5}], ids=str)
-def test_item_8_a_replaced_record_moves_the_steps_that_use_it_by_the_sensitivity(changes: dict[str, Any]) -> None:
+def test_a_replaced_record_moves_the_steps_that_use_it_by_the_sensitivity(changes: dict[str, Any]) -> None:
     mechanism = last_iterate(**changes)
     found = moved(mechanism, problem())
     event = mechanism.event(problem().facts)
@@ -142,7 +142,7 @@ def test_item_8_a_replaced_record_moves_the_steps_that_use_it_by_the_sensitivity
     assert [question.noise for question, _ in found] == pytest.approx([event.noise_multiplier] * len(found), rel=1e-12)
 
 
-def test_item_8_hidden_steps_bring_others_together_as_is_charged() -> None:
+def test_hidden_steps_bring_others_together_as_is_charged() -> None:
     """A step is θ ↦ θ − η∇: the two ends of its spectrum, at curvature 0 and at β, beside the quadratic term's γ = Λ/n."""
     facts = replace(problem().facts, smoothness=100.0)
     for rate, modulus in ((1e-3, 0.0), (1e-3, 60.0), (0.018, 60.0), (0.0199, 0.0)):
@@ -158,7 +158,7 @@ def test_item_8_hidden_steps_bring_others_together_as_is_charged() -> None:
 
 
 @pytest.mark.parametrize("radius", [5.0, 0.25])
-def test_item_8_hidden_steps_are_charged_for_the_ball_that_they_stay_in(radius: float) -> None:
+def test_hidden_steps_are_charged_for_the_ball_that_they_stay_in(radius: float) -> None:
     """Nothing before the passes that count is further apart than the ball is wide, in units of what a record moves a step."""
     mechanism, facts = last_iterate(radius=radius), problem().facts
     event = mechanism.event(facts)
@@ -175,7 +175,7 @@ def test_item_8_hidden_steps_are_charged_for_the_ball_that_they_stay_in(radius: 
 @pytest.mark.parametrize("count", [1, 6])
 @pytest.mark.parametrize("strong", [0.0, 300.0])
 @pytest.mark.parametrize("radius", [5.0, 0.25])
-def test_42_hidden_steps_begin_within_the_ball_that_is_charged(count: int, radius: float, strong: float) -> None:
+def test_hidden_steps_begin_within_the_ball_that_is_charged(count: int, radius: float, strong: float) -> None:
     """Rows of zeros have no gradient: a step is θ·(1 − ηΛ/n) from where noise has taken θ, brought back to the ball."""
     mechanism, objective = last_iterate(radius=radius, strong_convexity=strong), problem(public_size=count)
     rng = np.random.default_rng(0)
@@ -195,7 +195,7 @@ def test_42_hidden_steps_begin_within_the_ball_that_is_charged(count: int, radiu
         assert question.query == pytest.approx(point, rel=1e-12, abs=0)
 
 
-def test_42_a_random_stop_is_after_each_number_of_steps_alike() -> None:
+def test_a_random_stop_is_after_each_number_of_steps_alike() -> None:
     """Three batches: as is charged, a run ends after one, two or three steps, each a third of the time."""
     mechanism, objective, source = last_iterate(epochs=1, random_stop=True), problem(), Asked()
     records = objective.records(ROWS, SIGNS)
@@ -246,7 +246,7 @@ ROUNDED = {
 
 
 @pytest.mark.parametrize("name", ROUNDED)
-def test_42_rounding_takes_the_end_of_bolt_on_no_further_than_its_sensitivity_says(name: str) -> None:
+def test_rounding_takes_the_end_of_bolt_on_no_further_than_its_sensitivity_says(name: str) -> None:
     """Steps bring iterates no further apart, so that what is lost adds up, of both neighbours. Nor is more than 16 times that
     charged."""
     changes, settings, records = ROUNDED[name]
@@ -263,7 +263,7 @@ def test_42_rounding_takes_the_end_of_bolt_on_no_further_than_its_sensitivity_sa
 
 @pytest.mark.parametrize("noise", [1e-3, 1e4])
 @pytest.mark.parametrize("name", ["predictions", "means", "projections", "steps"])
-def test_42_rounding_takes_hidden_steps_no_further_than_is_charged(name: str, noise: float) -> None:
+def test_rounding_takes_hidden_steps_no_further_than_is_charged(name: str, noise: float) -> None:
     """In units of a step's movement by a record, of both neighbours. No double is as unlikely as noise of more than 38 standard
     deviations."""
     changes, settings, records = ROUNDED[name]

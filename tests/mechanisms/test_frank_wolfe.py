@@ -116,7 +116,7 @@ def test_steps_are_those_of_frank_and_wolfe() -> None:
     assert trace == {"steps": 25, "non_zero": int(np.count_nonzero(mine))}
 
 
-def test_16_what_it_costs_is_less_than_by_concentrated_privacy() -> None:
+def test_what_it_costs_is_less_than_by_concentrated_privacy() -> None:
     mechanism, objective = FrankWolfe(radius=2.0, steps=50).build(TASK, BUDGET)
     event = mechanism.event(objective.facts)
     (leaf,) = [event.event] if isinstance(event, SelfComposed) else []

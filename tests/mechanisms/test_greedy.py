@@ -196,7 +196,7 @@ def test_a_choice_that_was_not_drawn_is_found(monkeypatch: pytest.MonkeyPatch) -
     assert refuted()
 
 
-def test_42_a_step_and_its_mirror_image_move_coordinates_alike_and_no_further_than_numbers_are_cut() -> None:
+def test_a_step_and_its_mirror_image_move_coordinates_alike_and_no_further_than_numbers_are_cut() -> None:
     """Numbers at both sides of both cuts: of θ, of the place and of the gradient, and of where a step ends."""
     values = np.array([-1e9, -7.0, -2.0, -0.5, 0.0, 0.5, 2.0, 7.0, 1e9])
     theta, place, gradient = (each.ravel() for each in np.meshgrid(values, values, values))
@@ -218,7 +218,7 @@ def moved_exactly(place: float, gradient: float, theta: float, penalty: float, e
     return abs(after - before)
 
 
-def test_42_scores_are_those_of_a_proximal_step_but_for_the_rounding_that_is_charged() -> None:
+def test_scores_are_those_of_a_proximal_step_but_for_the_rounding_that_is_charged() -> None:
     """In sensitivities of 1: numbers of all sizes, also beyond where they are cut, whose rounding would otherwise be above 1."""
     rng, reach = np.random.default_rng(0), module._REACH
     sizes = [1.0, 1e3, reach / 3, reach, 1e12, 1e200]

@@ -85,7 +85,7 @@ def released(mechanism: Mechanism, objective: LinearObjective) -> list[tuple[Que
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_item_8_the_sensitivity_is_what_the_farthest_neighbours_move(name: str, relation: Relation) -> None:
+def test_the_sensitivity_is_what_the_farthest_neighbours_move(name: str, relation: Relation) -> None:
     objective = problem(relation)
     found = released(MECHANISMS[name], objective)
     assert len(found) == (4 if name == "accuracy first" else 1)
@@ -94,7 +94,7 @@ def test_item_8_the_sensitivity_is_what_the_farthest_neighbours_move(name: str, 
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_item_8_the_noise_is_what_is_charged(name: str) -> None:
+def test_the_noise_is_what_is_charged(name: str) -> None:
     """Parts of the event, each paid for one release: of output perturbation one, of a path all of it, or its last point."""
     objective = problem(ADD)
     mechanism = MECHANISMS[name]
@@ -107,7 +107,7 @@ def test_item_8_the_noise_is_what_is_charged(name: str) -> None:
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_item_8_both_solvers_may_stop_short_on_the_far_side(name: str, relation: Relation) -> None:
+def test_both_solvers_may_stop_short_on_the_far_side(name: str, relation: Relation) -> None:
     """Every θ with a gradient of length γ is allowed. Of a quadratic these are the points around the minimiser at distance γ/Λ:
     two of them, of neighbours, on the line through both minimisers, are as far apart as is charged."""
     mechanism: Any = MECHANISMS[name]
@@ -125,7 +125,7 @@ def test_item_8_both_solvers_may_stop_short_on_the_far_side(name: str, relation:
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_item_8_the_solver_is_asked_for_what_it_reaches_on_every_data_set(name: str) -> None:
+def test_the_solver_is_asked_for_what_it_reaches_on_every_data_set(name: str) -> None:
     mechanism: Any = MECHANISMS[name]
     for limit in (10, 10**13):
         facts = replace(problem(ADD).facts, size_limit=limit)
@@ -137,7 +137,7 @@ def test_item_8_the_solver_is_asked_for_what_it_reaches_on_every_data_set(name: 
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_42_the_solver_may_stop_as_short_as_is_charged_and_no_shorter(
+def test_the_solver_may_stop_as_short_as_is_charged_and_no_shorter(
     name: str, relation: Relation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a sensitivity is above the movement of the minimiser itself is for two solvers, as short as they were told to stop."""
@@ -154,7 +154,7 @@ def test_42_the_solver_may_stop_as_short_as_is_charged_and_no_shorter(
     assert 2 * asked[0] <= left < 2.2 * asked[0]  # and what the grid of a release adds
 
 
-def test_item_8_a_path_without_noise_stays_where_it_is() -> None:
+def test_a_path_without_noise_stays_where_it_is() -> None:
     """Each point is the mean of the releases so far: of equal ones that is what they are."""
     objective = problem(ADD)
     here, _ = neighbours(objective)
@@ -189,7 +189,7 @@ class Uncut(AskRecords):
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 @pytest.mark.parametrize("kind", [AskRecords, Uncut])
 @pytest.mark.parametrize(("goal", "target"), [("accuracy", 0.2), ("accuracy", 0.7), ("loss", 0.2), ("loss", 3.0)])
-def test_item_8_no_record_moves_the_excess_further_and_one_does(kind: Any, goal: Any, target: float, relation: Relation) -> None:
+def test_no_record_moves_the_excess_further_and_one_does(kind: Any, goal: Any, target: float, relation: Relation) -> None:
     stopping = kind(goal=goal, target=target, epsilon=1.0)
     classes = goal == "accuracy"
     loss = Logistic() if classes else Squared(100.0, 1.0)
@@ -211,7 +211,7 @@ def test_item_8_no_record_moves_the_excess_further_and_one_does(kind: Any, goal:
 
 
 @pytest.mark.parametrize(("goal", "target"), [("accuracy", 0.7), ("loss", 0.2)])
-def test_item_8_a_record_of_half_the_weight_moves_the_excess_by_half(goal: Any, target: float) -> None:
+def test_a_record_of_half_the_weight_moves_the_excess_by_half(goal: Any, target: float) -> None:
     stopping = AskRecords(goal=goal, target=target, epsilon=1.0)
     objective = LinearObjective(Weighted(Logistic()), 1, data_norm=1.0)
     rows = np.array([[1.0], [-0.5], [0.25]])
@@ -226,7 +226,7 @@ def test_item_8_a_record_of_half_the_weight_moves_the_excess_by_half(goal: Any, 
 
 
 @pytest.mark.parametrize(("target", "reached"), [(0.5, True), (0.5 + 1e-9, False)])
-def test_42_public_records_that_just_reach_a_target_reach_it(target: float, reached: bool) -> None:
+def test_public_records_that_just_reach_a_target_reach_it(target: float, reached: bool) -> None:
     rows, targets = np.ones((4, 1)), np.array([1.0, 1.0, -1.0, -1.0])
     objective = LinearObjective(Logistic(), 1, data_norm=1.0)
     stopping = LookAtOthers(goal="accuracy", target=target, rows=rows, targets=targets)
@@ -262,14 +262,14 @@ LOSSES: list[Loss] = [
 ]
 
 
-def test_42_each_loss_of_one_output_is_asked_about() -> None:
+def test_each_loss_of_one_output_is_asked_about() -> None:
     ours = {each for each in Loss.__subclasses__() if each.__module__.startswith("dperm.")}
     assert ours == {type(loss) for loss in LOSSES if type(loss).__module__.startswith("dperm.")} | {Softmax, Weighted}
 
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
-def test_42_no_record_of_any_loss_moves_the_question_of_a_threshold_further(loss: Loss, relation: Relation) -> None:
+def test_no_record_of_any_loss_moves_the_question_of_a_threshold_further(loss: Loss, relation: Relation) -> None:
     """A record, alone, at many predictions and targets: losses below 0 count as 0, and large ones for five targets."""
     stopping = AskRecords(goal="loss", target=0.05, epsilon=1.0)
     objective = LinearObjective(loss, 1, radius=2.0, relation=relation)
@@ -289,7 +289,7 @@ def test_42_no_record_of_any_loss_moves_the_question_of_a_threshold_further(loss
 
 
 @pytest.mark.parametrize(("value", "counted"), [(-1e9, 0.0), (-math.inf, 0.25), (math.nan, 0.25), (math.inf, 0.25), (1e9, 0.25)])
-def test_42_a_loss_that_is_anything_after_all_counts_within_the_same_bounds(
+def test_a_loss_that_is_anything_after_all_counts_within_the_same_bounds(
     value: float, counted: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stranger's loss that changes after it was checked: what is not finite is as bad as can be."""
@@ -300,7 +300,7 @@ def test_42_a_loss_that_is_anything_after_all_counts_within_the_same_bounds(
     assert stopping.excess(objective, record, np.ones(1)) == pytest.approx(0.05 - counted, rel=1e-12)
 
 
-def test_42_losses_below_0_count_as_0() -> None:
+def test_losses_below_0_count_as_0() -> None:
     """Poisson's are: e² − 10·2 at the largest prediction and target."""
     stopping = AskRecords(goal="loss", target=0.05, epsilon=1.0)
     objective = LinearObjective(PoissonLoss(10.0, 2.0), 1, radius=2.0)
@@ -311,7 +311,7 @@ def test_42_losses_below_0_count_as_0() -> None:
 
 @pytest.mark.parametrize("weight", [-1e9, -0.5, 0.0, 1.0, 1.5, 1e9])
 @pytest.mark.parametrize(("goal", "target"), [("accuracy", 0.7), ("loss", 0.2)])
-def test_42_a_stranger_s_weight_counts_for_no_more_than_a_record_and_for_no_less_than_none(
+def test_a_stranger_s_weight_counts_for_no_more_than_a_record_and_for_no_less_than_none(
     weight: float, goal: Any, target: float
 ) -> None:
     stopping = AskRecords(goal=goal, target=target, epsilon=1.0)
@@ -324,7 +324,7 @@ def test_42_a_stranger_s_weight_counts_for_no_more_than_a_record_and_for_no_less
     assert 0 < abs(excess(1.0)) <= stopping.sensitivity(ADD)
 
 
-def test_42_what_is_released_is_the_minimiser_and_the_noise_is_what_the_trace_says() -> None:
+def test_what_is_released_is_the_minimiser_and_the_noise_is_what_the_trace_says() -> None:
     """The minimiser is Σ sign·row/Λ here; the noise is the product of what a channel was asked for."""
     objective = problem(ADD)
     records, rows = objective.records(REST, SIGNS), REST * np.minimum(1, NORM / np.linalg.norm(REST, axis=1))[:, None]

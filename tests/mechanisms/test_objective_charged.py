@@ -22,7 +22,7 @@ ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 
 
 @pytest.mark.parametrize(("epsilon", "logarithm", "times"), [(1.0, 12.0, 10.0), (4.0, 10.5, 2.5)])
-def test_item_8_kifer_s_noise_by_hand(epsilon: float, logarithm: float, times: float) -> None:
+def test_kifer_s_noise_by_hand(epsilon: float, logarithm: float, times: float) -> None:
     """Theorem 2 of Kifer, Smith, Thakurta 2012: σ = L·√(8·ln(2/δ) + 4ε)/ε, and 8·12 + 4 = 8·10.5 + 16 = 100; Λ ≥ 2β/ε."""
     facts = LinearObjective(Logistic(), 3, data_norm=2.0, public_size=100).facts
     assert (facts.lipschitz, facts.smoothness) == (2.0, 1.0)
@@ -43,7 +43,7 @@ def test_item_8_kifer_s_noise_by_hand(epsilon: float, logarithm: float, times: f
     assert by_rule.strong_convexity >= least and by_rule.noise_std == pytest.approx(2.0 * times, rel=1e-12)
 
 
-def test_42_the_solver_is_told_to_stop_where_the_second_noise_covers_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_solver_is_told_to_stop_where_the_second_noise_covers_it(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = LinearObjective(SmoothedHinge(0.5), 2, data_norm=1.0, public_size=10)
     mechanism = ObjectivePerturbation(
         budget=Budget(1e-5, 1.0), noise_std=3.0, strong_convexity=7.0, tolerance=0.25, output_multiplier=11.0
@@ -59,7 +59,7 @@ def test_42_the_solver_is_told_to_stop_where_the_second_noise_covers_it(monkeypa
     assert question.sensitivity == pytest.approx(2 * 0.25 / 7, rel=1e-5)
 
 
-def test_item_8_the_second_noise_covers_what_the_solver_may_leave() -> None:
+def test_the_second_noise_covers_what_the_solver_may_leave() -> None:
     """Of no records J is (Λ/2)‖θ‖² + bᵀθ, and the solver may end anywhere within ‖∇J‖ ≤ γ: two such ends, as far apart as can be,
     are the query's sensitivity apart. The noise of both releases is what the event says."""
     objective = LinearObjective(SmoothedHinge(0.5), 2, data_norm=1.0, public_size=10)

@@ -99,7 +99,7 @@ def test_the_gram_matrix_is_exact_in_any_order_and_no_row_is_longer(sparse: bool
 
 
 @pytest.mark.parametrize("intercept", [0.0, 1.2])
-def test_13_gram_sums_of_full_batches_of_the_longest_rows_are_exact(intercept: float) -> None:
+def test_gram_sums_of_full_batches_of_the_longest_rows_are_exact(intercept: float) -> None:
     bound = 1.9999  # just below a power of two: rows have the most digits that they may
     objective = LinearObjective(Squared(1.0), 1, data_norm=bound, intercept_scale=intercept)
     rows = bound * (1 - 1e-6 * np.random.default_rng(0).random((20_001, 1)))
@@ -120,7 +120,7 @@ def test_13_gram_sums_of_full_batches_of_the_longest_rows_are_exact(intercept: f
 @pytest.mark.parametrize(
     ("stated", "counted"), [(1.0, 1.0), (0.25, 0.25), (3.0, 1.0), (1e300, 1.0), (-2.0, 0.0), (math.nan, 0.0)]
 )
-def test_42_a_record_counts_in_the_gram_matrix_for_no_more_than_one(
+def test_a_record_counts_in_the_gram_matrix_for_no_more_than_one(
     stated: float, counted: float, intercept: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever weight a stranger's squared loss states by its curvature after it was checked, of a record of the largest norm."""
@@ -221,7 +221,7 @@ def test_the_noise_of_adding_where_a_record_is_replaced_is_found(monkeypatch: py
     assert "moved by" in refuted(REPLACE)
 
 
-def test_42_a_gram_matrix_is_cut_at_both_ends_to_what_its_grid_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gram_matrix_is_cut_at_both_ends_to_what_its_grid_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     made, objective = Preconditioned().build(task(), BUDGET)
     records = objective.records(np.eye(3), np.ones(3))
     asked: list[Any] = []

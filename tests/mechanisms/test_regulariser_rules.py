@@ -25,7 +25,7 @@ def risk(facts: PublicFacts, noise_at: Callable[[float], float], modulus: float)
 
 @pytest.mark.parametrize("facts", [CLASSES, NUMBERS], ids=["classes", "numbers"])
 @pytest.mark.parametrize("noise", [0.5, 300.0])
-def test_42_at_a_constant_noise_the_least_risk_is_at_the_root_of_the_quotient(noise: float, facts: PublicFacts) -> None:
+def test_at_a_constant_noise_the_least_risk_is_at_the_root_of_the_quotient(noise: float, facts: PublicFacts) -> None:
     length = (TYPICAL_NORM if facts.target_bound is None else 4 * 30.0) / 2
     expected = noise * 3 / length
     found = objective_strong_convexity(facts, lambda _: noise, 1e-6)
@@ -33,7 +33,7 @@ def test_42_at_a_constant_noise_the_least_risk_is_at_the_root_of_the_quotient(no
 
 
 @pytest.mark.parametrize("edge", [1e-3, 0.1, 3.0, 100.0])
-def test_42_where_noise_falls_with_the_regulariser_no_other_one_is_much_better(edge: float) -> None:
+def test_where_noise_falls_with_the_regulariser_no_other_one_is_much_better(edge: float) -> None:
     """σ(Λ) = 2Λ/(Λ − edge), and no noise suffices up to the edge. Where at most half more than the least noise is needed, the
     search goes by factors of √2, and the risk grows no faster than Λ."""
 
@@ -47,12 +47,12 @@ def test_42_where_noise_falls_with_the_regulariser_no_other_one_is_much_better(e
     assert risk(CLASSES, noise_at, found) <= math.sqrt(2) * 1.001 * least
 
 
-def test_42_a_regression_s_regulariser_is_at_least_a_quarter_of_a_record_s_curvature() -> None:
+def test_a_regression_s_regulariser_is_at_least_a_quarter_of_a_record_s_curvature() -> None:
     assert objective_strong_convexity(NUMBERS, lambda _: 1e-9, 1e-12) == NUMBERS.smoothness / 4
     assert objective_strong_convexity(CLASSES, lambda _: 1e-9, 1e-12) < CLASSES.smoothness / 1e6
 
 
-def test_42_output_perturbation_s_rule_makes_its_risk_least() -> None:
+def test_output_perturbation_s_rule_makes_its_risk_least() -> None:
     """(σL/Λ)²·n against Λ²... as the two sides of a sum a/Λ² + bΛ: the derivative is 0 at Λ³ = 2a/b."""
     facts = replace(CLASSES, public_size=3200)
     noise = 5.0

@@ -18,7 +18,7 @@ SCALES = [1e-28, 1e-12, 1e10, 1e21, 1e28]
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
 @pytest.mark.parametrize("calibration", ["sharp", "generic"])
 @pytest.mark.parametrize("kind", [DPLogisticRegression, DPLinearSVC, DPQuantileRegressor])
-def test_12_calibration_knows_no_scale(kind: Any, calibration: Any, relation: str) -> None:
+def test_calibration_knows_no_scale(kind: Any, calibration: Any, relation: str) -> None:
     def at(scale: float) -> tuple[ObjectivePerturbation, float]:
         given: Any = {"quantile": 0.5} if kind is DPQuantileRegressor else {"classes": [0, 1]}
         method = Objective(calibration=calibration)
@@ -37,7 +37,7 @@ def test_12_calibration_knows_no_scale(kind: Any, calibration: Any, relation: st
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("loss", [Logistic(), Squared(1.0)], ids=repr)
-def test_11_hessians_of_single_precision_are_those_of_double_whatever_the_scale(loss: Any, scale: float) -> None:
+def test_hessians_of_single_precision_are_those_of_double_whatever_the_scale(loss: Any, scale: float) -> None:
     rng = np.random.default_rng(0)
     rows, targets = rng.normal(size=(50, 3)), rng.choice([-1.0, 1.0], 50)
     single, double = (
@@ -58,7 +58,7 @@ def test_11_hessians_of_single_precision_are_those_of_double_whatever_the_scale(
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("longest", [1e-3, 1.0, 1e3])
-def test_11_no_fit_warns_because_of_a_record(scale: float, longest: float) -> None:
+def test_no_fit_warns_because_of_a_record(scale: float, longest: float) -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(20, 3)) * scale
     rows[0] *= longest
@@ -76,7 +76,7 @@ def test_11_no_fit_warns_because_of_a_record(scale: float, longest: float) -> No
             model.fit(rows, targets)
 
 
-def test_11_a_long_row_costs_no_time() -> None:
+def test_a_long_row_costs_no_time() -> None:
     """Counted: evaluations, with one row as long as the bound and without."""
     rng = np.random.default_rng(0)
     rows, targets = rng.normal(size=(300, 3)), rng.choice([-1.0, 1.0], 300)

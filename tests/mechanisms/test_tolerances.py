@@ -83,7 +83,7 @@ def left(facts: PublicFacts, modulus: float, noise: float) -> float:
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_42_rounding_leaves_a_tenth_of_the_tolerance_to_a_descent_s_last_steps(name: str) -> None:
+def test_rounding_leaves_a_tenth_of_the_tolerance_to_a_descent_s_last_steps(name: str) -> None:
     changes, modulus, noise = PROBLEMS[name]
     facts = replace(FACTS, **changes)
     needed = left(facts, modulus, noise)
@@ -93,7 +93,7 @@ def test_42_rounding_leaves_a_tenth_of_the_tolerance_to_a_descent_s_last_steps(n
     assert certain_tolerance(facts, modulus, noise) <= 1.4 * needed
 
 
-def test_42_a_tolerance_is_no_smaller_than_one_of_fewer_records() -> None:
+def test_a_tolerance_is_no_smaller_than_one_of_fewer_records() -> None:
     """Below what rounding needs it stays where it is: a public share of the largest gradient, which no noise is as small as."""
     facts = replace(FACTS, lipschitz=3.0, smoothness=1.0, loss_at_zero=0.7, radius=None)
     tolerances = [certain_tolerance(replace(facts, size_limit=limit), 1.0) for limit in (1, 10, 10**3, 10**9, 10**12)]
@@ -105,7 +105,7 @@ def test_42_a_tolerance_is_no_smaller_than_one_of_fewer_records() -> None:
 @pytest.mark.parametrize("scale", [2.0**-20, 2.0**30])
 @pytest.mark.parametrize("noise", [0.0, 4.0])
 @pytest.mark.parametrize("limit", [10, 10**12])
-def test_42_the_tolerance_is_a_gradient_s_whatever_rows_are_measured_in(limit: int, noise: float, scale: float) -> None:
+def test_the_tolerance_is_a_gradient_s_whatever_rows_are_measured_in(limit: int, noise: float, scale: float) -> None:
     """In units of which `scale` are one, rows and gradients are so many times as long, curvatures the square of that, and θ is as
     much shorter."""
     facts = replace(FACTS, lipschitz=3.0, smoothness=1.0, loss_at_zero=0.7, radius=5.0, roughness=2.0, size_limit=limit)
@@ -114,7 +114,7 @@ def test_42_the_tolerance_is_a_gradient_s_whatever_rows_are_measured_in(limit: i
     assert certain_tolerance(other, 2.0 * scale**2, noise * scale) == pytest.approx(expected, rel=1e-12)
 
 
-def test_42_a_tolerance_set_by_hand_is_taken_as_it_is_or_refused() -> None:
+def test_a_tolerance_set_by_hand_is_taken_as_it_is_or_refused() -> None:
     least = certain_tolerance(FACTS, 1.0)
     assert chosen_tolerance(None, FACTS, 1.0) == least
     assert chosen_tolerance(least, FACTS, 1.0) == least
@@ -124,7 +124,7 @@ def test_42_a_tolerance_set_by_hand_is_taken_as_it_is_or_refused() -> None:
 
 
 @pytest.mark.parametrize("features", [2, 50])
-def test_42_the_solver_makes_up_for_what_a_linear_term_of_doubles_is_off(features: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_solver_makes_up_for_what_a_linear_term_of_doubles_is_off(features: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each number of b may be 2⁻⁴² standard deviations from the normal that it stands for, and the minimiser then is as far from
     the real one's as ‖b‖ is, divided by Λ."""
     objective = LinearObjective(SmoothedHinge(0.5), features, strong_convexity=1.0, size_limit=10)

@@ -144,7 +144,7 @@ def run(root: Path, *arguments: str) -> tuple[int, str, dict[str, dict[str, obje
     return done.returncode, done.stdout, {result["key"]: result for result in map(json.loads, lines)}
 
 
-def test_item_8_planted_mutants_are_killed_and_survivors_named(project: Path) -> None:
+def test_planted_mutants_are_killed_and_survivors_named(project: Path) -> None:
     status, said, results = run(project)
     verdicts = {key.removeprefix("mechanisms/sums.py::"): result["verdict"] for key, result in results.items()}
     assert status == 1
@@ -177,7 +177,7 @@ def test_item_8_planted_mutants_are_killed_and_survivors_named(project: Path) ->
     assert again == 1 and "0 to be tried" in said  # all is kept
 
 
-def test_item_8_each_mutant_is_in_one_shard_and_a_stale_name_is_an_error(project: Path) -> None:
+def test_each_mutant_is_in_one_shard_and_a_stale_name_is_an_error(project: Path) -> None:
     shards = [run(project, "--list", "--shard", f"{part}/3")[1].splitlines() for part in (1, 2, 3)]
     everything = run(project, "--list")[1].splitlines()
     assert sorted(name for shard in shards for name in shard) == sorted(everything) and all(shards)
@@ -189,7 +189,7 @@ def test_item_8_each_mutant_is_in_one_shard_and_a_stale_name_is_an_error(project
     assert "x → y" in said
 
 
-def test_item_8_names_hold_when_lines_move() -> None:
+def test_names_hold_when_lines_move() -> None:
     before = [mutant.key for mutant in mutants_of(MODULE, "mechanisms/sums.py")]
     after = [
         mutant.key
@@ -198,7 +198,7 @@ def test_item_8_names_hold_when_lines_move() -> None:
     assert before == after and len(set(before)) == len(before) > 20
 
 
-def test_item_8_equivalents_have_reasons(tmp_path: Path) -> None:
+def test_equivalents_have_reasons(tmp_path: Path) -> None:
     listed = read_equivalents(HERE / "equivalent.toml")
     assert all(len(reason) > 20 for reason in listed.values())
     some = mutants_of(MODULE, "mechanisms/sums.py")
@@ -220,7 +220,7 @@ def released_bound(self, query, sensitivity, noise):
 """
 
 
-def test_42_statements_noise_ends_of_clips_and_tolerances_are_left_out_or_changed() -> None:
+def test_statements_noise_ends_of_clips_and_tolerances_are_left_out_or_changed() -> None:
     found = [(mutant.operator, mutant.before, mutant.after) for mutant in mutants_of(ASKED, "mechanisms/asked.py")]
     release = "self.channel.release(total, GaussianNoise(sensitivity, noise, what='sum'))"
     expected = [
@@ -239,7 +239,7 @@ def test_42_statements_noise_ends_of_clips_and_tolerances_are_left_out_or_change
     assert sum(operator == "end" for operator, *_ in found) == 2  # a clip that has one end has none to be left out
 
 
-def test_42_a_statement_that_is_left_out_leaves_the_rest() -> None:
+def test_a_statement_that_is_left_out_leaves_the_rest() -> None:
     key = "mechanisms/asked.py::released_bound::statement::self.left -= 1 → pass"
     tree = mutated(ASKED, "mechanisms/asked.py", key)
     assert ast.unparse(tree) == ast.unparse(ast.parse(ASKED.replace("self.left -= 1", "pass")))

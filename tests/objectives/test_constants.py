@@ -68,7 +68,7 @@ def close(found: float, constant: float) -> bool:
 
 @pytest.mark.parametrize("norm", [0.7, 3.0])
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
-def test_item_8_constants_of_a_loss_are_what_its_derivatives_reach(loss: Loss, norm: float) -> None:
+def test_constants_of_a_loss_are_what_its_derivatives_reach(loss: Loss, norm: float) -> None:
     t = predictions(loss, norm)
     slopes, curvatures = [], []
     for target in loss.targets.extremes:
@@ -88,7 +88,7 @@ def test_item_8_constants_of_a_loss_are_what_its_derivatives_reach(loss: Loss, n
 
 
 @pytest.mark.parametrize("radius", [60.0, 400.0])
-def test_item_8_counts_that_are_far_off_have_constants_that_hold(radius: float) -> None:
+def test_counts_that_are_far_off_have_constants_that_hold(radius: float) -> None:
     """From predictions of 50 on the loss is a straight line: no slope and no curvature is larger than there."""
     loss, t = PoissonLoss(5.0, radius), np.linspace(-radius, radius, 200_001)
     slopes, curvature = loss.slope(t, np.zeros_like(t)), loss.curvature(t, np.zeros_like(t))
@@ -97,7 +97,7 @@ def test_item_8_counts_that_are_far_off_have_constants_that_hold(radius: float) 
     assert loss.bend(1.0) == loss.smoothness(1.0)
 
 
-def test_item_8_slopes_of_counts_are_bounded_to_the_last_digit() -> None:
+def test_slopes_of_counts_are_bounded_to_the_last_digit() -> None:
     """Those of a large count, at the lowest prediction, to 40 digits: rounding never makes the bound less, and hardly more."""
     rng = np.random.default_rng(0)
     for bound, radius in zip(rng.uniform(20, 50, 200), rng.uniform(0.01, 2.5, 200), strict=True):
@@ -109,7 +109,7 @@ def test_item_8_slopes_of_counts_are_bounded_to_the_last_digit() -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 5])
-def test_item_8_constants_of_cross_entropy_are_reached(classes: int) -> None:
+def test_constants_of_cross_entropy_are_reached(classes: int) -> None:
     loss, norm = Softmax(classes), 3.0
     t = np.zeros((1, classes))
     t[0, 1] = 60.0
@@ -125,13 +125,13 @@ def test_item_8_constants_of_cross_entropy_are_reached(classes: int) -> None:
 @pytest.mark.parametrize(
     ("loss", "low", "high"), [(Squared(3.0, 2.0), -3.0, 3.0), (QuantileLoss(0.8, 2.0), -2.0, 2.0), (PoissonLoss(5.0), 0.0, 5.0)]
 )
-def test_item_8_targets_are_cut_at_both_ends_of_what_constants_assume(loss: Loss, low: float, high: float) -> None:
+def test_targets_are_cut_at_both_ends_of_what_constants_assume(loss: Loss, low: float, high: float) -> None:
     assert loss.admit(np.array([-1e9, low, 0.5, high, 1e9])).tolist() == [low, low, 0.5, high, high]
     targets = np.array([[-1e9, -1e9], [0.5, 0.25], [1e9, 1e9]])
     assert Weighted(loss).admit(targets).tolist() == [[low, 0.0], [0.5, 0.25], [high, 1.0]]
 
 
-def test_item_8_loss_scales_end_where_doubles_do() -> None:
+def test_loss_scales_end_where_doubles_do() -> None:
     for factor in (1.0, 10.0):
         assert QuantileLoss(half_width=1e100).smoother(factor) == QuantileLoss(half_width=1e100)
     assert Logistic(100.0).margin == 100.0
@@ -143,7 +143,7 @@ def test_item_8_loss_scales_end_where_doubles_do() -> None:
 
 
 @pytest.mark.parametrize("loss", [Huber(0.1), QuantileLoss(0.8, 2.0), PoissonLoss(5.0), Hinge()], ids=repr)
-def test_item_8_losses_far_away_are_numbers(loss: Loss) -> None:
+def test_losses_far_away_are_numbers(loss: Loss) -> None:
     t = np.array([-1e200, 1e200])
     for target in loss.targets.extremes:
         for found in (
@@ -161,7 +161,7 @@ class Foreign(Logistic):
     """A loss that dperm did not write."""
 
 
-def test_item_8_facts_say_of_a_loss_what_is_proved_of_it() -> None:
+def test_facts_say_of_a_loss_what_is_proved_of_it() -> None:
     own, foreign = LinearObjective(Logistic(), 3).facts, LinearObjective(Foreign(), 3).facts
     assert (own.loss, own.foreign_loss) == ("logistic", None)
     assert (foreign.loss, foreign.foreign_loss) == (None, f"{__name__}.Foreign")
@@ -173,19 +173,19 @@ def test_item_8_facts_say_of_a_loss_what_is_proved_of_it() -> None:
 
 
 @pytest.mark.parametrize(("data_norm", "intercept"), [(3.0, 0.0), (3.0, 4.0), (0.5, 9.0)])
-def test_item_8_rows_are_no_longer_than_their_bound_and_the_longest_is_as_long(data_norm: float, intercept: float) -> None:
+def test_rows_are_no_longer_than_their_bound_and_the_longest_is_as_long(data_norm: float, intercept: float) -> None:
     objective = LinearObjective(Logistic(), 2, data_norm=data_norm, intercept_scale=intercept)
     longest = np.append(data_norm * np.array([0.6, 0.8]), intercept)
     assert objective.row_norm == pytest.approx(float(np.linalg.norm(longest)), rel=1e-12)
 
 
 @pytest.mark.parametrize(("rows", "grouped"), [(None, False), (1, False), (2, True), (9, True)])
-def test_item_8_a_record_is_a_mean_where_persons_may_have_several_rows(rows: int | None, grouped: bool) -> None:
+def test_a_record_is_a_mean_where_persons_may_have_several_rows(rows: int | None, grouped: bool) -> None:
     facts = PublicFacts(1, 1.0, 1.0, math.inf, Relation.ADD_OR_REMOVE_ONE, unit=PrivacyUnit(rows))
     assert facts.unit.several_rows is grouped
 
 
-def test_item_8_weights_of_a_person_add_up_to_at_most_one() -> None:
+def test_weights_of_a_person_add_up_to_at_most_one() -> None:
     """In exact arithmetic, for every number of rows; and to no less than a trillionth under it."""
     for count in (*range(1, 400), 1023, 4095, 8192):
         starts = np.array([0, count])
@@ -198,7 +198,7 @@ def test_item_8_weights_of_a_person_add_up_to_at_most_one() -> None:
 
 @pytest.mark.parametrize("shape", [(1,), (3,), (1, 3), (7, 3), (7, 1)])
 @pytest.mark.parametrize("radius", [0.4, 2.5])
-def test_item_8_a_projection_is_the_nearest_point_of_the_ball(shape: tuple[int, ...], radius: float) -> None:
+def test_a_projection_is_the_nearest_point_of_the_ball(shape: tuple[int, ...], radius: float) -> None:
     rng = np.random.default_rng(0)
     for scale in (1e-3, 0.3, 1.0, 50.0):
         theta = scale * rng.normal(size=shape)
@@ -210,7 +210,7 @@ def test_item_8_a_projection_is_the_nearest_point_of_the_ball(shape: tuple[int, 
         assert found / np.minimum(lengths, radius) == pytest.approx(theta / lengths, rel=1e-9)  # in the same direction
 
 
-def test_item_8_exact_sums_are_cut_where_the_grid_ends() -> None:
+def test_exact_sums_are_cut_where_the_grid_ends() -> None:
     """At both ends, and only a sum that doubles do not hold: cutting brings no two of them further apart."""
     largest = Grid.of(1.0, 2.0, 2).largest
     total = RunningSum()
@@ -223,7 +223,7 @@ def test_item_8_exact_sums_are_cut_where_the_grid_ends() -> None:
     assert small.query(1.0, 2.0).tolist() == [0.5, -0.25]
 
 
-def test_42_running_sums_are_the_nearest_double_to_the_true_sum_in_any_order() -> None:
+def test_running_sums_are_the_nearest_double_to_the_true_sum_in_any_order() -> None:
     """Of whole numbers of up to 53 digits, whose sums need more than a double holds: in one run, and joined from two."""
     rng = np.random.default_rng(0)
     parts = rng.integers(-(2**53), 2**53, size=(12, 30)) >> rng.integers(0, 4, size=(12, 1))
@@ -241,7 +241,7 @@ def test_42_running_sums_are_the_nearest_double_to_the_true_sum_in_any_order() -
 
 
 @pytest.mark.parametrize(("sensitivity", "noise"), [(1.0, 2.0), (37.0, 2.0**18), (1e-3, 2.0**18), (1e-3, 1e-3)])
-def test_42_a_sum_is_cut_where_the_grid_that_it_is_released_on_ends(sensitivity: float, noise: float) -> None:
+def test_a_sum_is_cut_where_the_grid_that_it_is_released_on_ends(sensitivity: float, noise: float) -> None:
     """A channel takes its grid from the sensitivity, the noise's standard deviation and how many numbers the whole query has."""
     for size in (2, 1000):
         step = Grid.of(sensitivity, noise * sensitivity, size).step
@@ -257,7 +257,7 @@ def test_42_a_sum_is_cut_where_the_grid_that_it_is_released_on_ends(sensitivity:
 
 
 @pytest.mark.parametrize("bound", [1e-8, 0.37, 1.0, 1.9e5])
-def test_42_exact_sums_keep_thirty_digits_of_the_bound_of_each_value_and_are_the_same_in_any_order(bound: float) -> None:
+def test_exact_sums_keep_thirty_digits_of_the_bound_of_each_value_and_are_the_same_in_any_order(bound: float) -> None:
     """No value is made larger, and each loses less than 2⁻³⁰ of the bound."""
     values = bound * np.random.default_rng(0).uniform(-1, 1, 500)
     each = np.array([exact_sum(values[place : place + 1], bound)[0] for place in range(500)])
@@ -268,7 +268,7 @@ def test_42_exact_sums_keep_thirty_digits_of_the_bound_of_each_value_and_are_the
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
-def test_item_8_each_value_of_an_exact_sum_is_cut_to_its_bound(sign: float) -> None:
+def test_each_value_of_an_exact_sum_is_cut_to_its_bound(sign: float) -> None:
     assert exact_sum(sign * np.array([5.0, 0.25]), 0.5)[0] == sign * 0.75
     assert exact_sum(sign * np.array([math.inf, math.nan, 0.25]), 0.5)[0] == sign * 0.75
 
@@ -277,7 +277,7 @@ def test_item_8_each_value_of_an_exact_sum_is_cut_to_its_bound(sign: float) -> N
 
 
 @pytest.mark.parametrize("features", [3, 200])
-def test_item_8_predictions_have_no_rounding(features: int) -> None:
+def test_predictions_have_no_rounding(features: int) -> None:
     """Products of rows with parameters as records see them, added in any order: what fractions say."""
     objective, rng = LinearObjective(Logistic(), features), np.random.default_rng(0)
     rows = rng.normal(size=(40, features)) * 10.0 ** rng.uniform(-6, 0, (40, 1))
@@ -289,7 +289,7 @@ def test_item_8_predictions_have_no_rounding(features: int) -> None:
             assert Fraction(float(found)) == exact * Fraction(float(unit))
 
 
-def test_item_8_sums_of_products_with_many_rows_have_no_rounding() -> None:
+def test_sums_of_products_with_many_rows_have_no_rounding() -> None:
     """Of the longest rows and as many as there may be: what is missing is what was left out of each coefficient."""
     rng = np.random.default_rng(0)
     rows = np.full((EXACT_ROWS, 1), 2.0**ROW_BITS - 1)
@@ -303,7 +303,7 @@ def test_item_8_sums_of_products_with_many_rows_have_no_rounding() -> None:
 
 
 @pytest.mark.parametrize("reach", [40.0, 200.0])
-def test_item_8_a_gradient_of_slopes_that_nearly_vanish_is_as_certain_as_its_predictions(reach: float) -> None:
+def test_a_gradient_of_slopes_that_nearly_vanish_is_as_certain_as_its_predictions(reach: float) -> None:
     """What is left out of slopes is counted in their own units, not in those of ordinary ones."""
     objective = LinearObjective(Logistic(), 1, strong_convexity=2.0)
     records = objective.records(np.ones((5, 1)), np.ones(5))
@@ -325,7 +325,7 @@ def bounded(vectors: np.ndarray, factors: Any, bound: float, sparse: bool) -> np
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("bound", [1e-15, 0.37, 1e6])
-def test_item_8_no_factor_makes_a_person_s_part_longer_than_the_bound(bound: float, sparse: bool) -> None:
+def test_no_factor_makes_a_person_s_part_longer_than_the_bound(bound: float, sparse: bool) -> None:
     """In exact arithmetic; those that are to be as long as the bound are so to nine digits, and a factor that is no number adds
     nothing."""
     rng = np.random.default_rng(0)
@@ -340,7 +340,7 @@ def test_item_8_no_factor_makes_a_person_s_part_longer_than_the_bound(bound: flo
                 assert found / wanted == pytest.approx(np.sign(factor) * vector[0] / np.linalg.norm(vector), abs=1e-9)
 
 
-def test_item_8_a_length_that_is_rounded_down_is_within_the_bound_too() -> None:
+def test_a_length_that_is_rounded_down_is_within_the_bound_too() -> None:
     """Whole numbers lie on the grid. Their length, rounded, is the bound: what is longer by its last digit is made shorter."""
     rng = np.random.default_rng(0)
     longer = 0
@@ -353,7 +353,7 @@ def test_item_8_a_length_that_is_rounded_down_is_within_the_bound_too() -> None:
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_item_8_as_many_parts_as_a_batch_has_rows_add_up_without_rounding(sparse: bool) -> None:
+def test_as_many_parts_as_a_batch_has_rows_add_up_without_rounding(sparse: bool) -> None:
     bound = 1.9  # nearly twice a power of two: as many steps of the grid as there may be
     vectors = bound * np.random.default_rng(0).uniform(0.99, 1.2, (EXACT_ROWS, 1))
     alone = [Fraction(float(bounded(vector[None], [1.0], bound, sparse=False)[0])) for vector in vectors[:200]]
@@ -364,7 +364,7 @@ def test_item_8_as_many_parts_as_a_batch_has_rows_add_up_without_rounding(sparse
     assert whole == sum(parts)
 
 
-def test_item_8_sums_without_a_bound_are_what_they_say() -> None:
+def test_sums_without_a_bound_are_what_they_say() -> None:
     vectors, factors = np.array([[1.0, 2.0], [3.0, -4.0]]), np.array([0.5, 2.0])
     assert MeanPass(vectors, np.zeros(2)).weighted_sum(factors).tolist() == [6.5, -7.0]
 
@@ -386,7 +386,7 @@ def passes(outputs: int, intercept: float, sparse: bool, rows: np.ndarray, theta
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("intercept", [0.0, 0.7])
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_item_8_no_factor_makes_a_record_s_part_longer_than_the_bound(outputs: int, intercept: float, sparse: bool) -> None:
+def test_no_factor_makes_a_record_s_part_longer_than_the_bound(outputs: int, intercept: float, sparse: bool) -> None:
     """In exact arithmetic; those that are to be as long as the bound are nearly so, a factor that is no number adds nothing, and
     of two models at once the first adds what it adds alone."""
     rng = np.random.default_rng(0)
@@ -412,7 +412,7 @@ def test_item_8_no_factor_makes_a_record_s_part_longer_than_the_bound(outputs: i
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("intercept", [0.0, 0.7])
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_42_who_is_absent_changes_nothing_of_what_others_add(outputs: int, intercept: float, sparse: bool) -> None:
+def test_who_is_absent_changes_nothing_of_what_others_add(outputs: int, intercept: float, sparse: bool) -> None:
     """Records shorter and longer than 1, bounded ones and others, with one among them that has no numbers and without it."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(30, 4)) * rng.uniform(0.01, 1, (30, 1))
@@ -431,7 +431,7 @@ def test_42_who_is_absent_changes_nothing_of_what_others_add(outputs: int, inter
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("intercept", [0.0, 0.7])
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_item_8_parts_of_records_add_up_without_rounding(outputs: int, intercept: float, sparse: bool) -> None:
+def test_parts_of_records_add_up_without_rounding(outputs: int, intercept: float, sparse: bool) -> None:
     """As many as there may be in a batch, all nearly as long as the bound: what 64 parts of them add up to, in fractions."""
     rng, bound = np.random.default_rng(0), 1.9
     rows = np.full((EXACT_ROWS, 2), 0.6) + rng.uniform(0, 0.05, (EXACT_ROWS, 2))

@@ -12,7 +12,7 @@ from dperm.objectives.records import EXACT_ROWS, ROW_BITS
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_42_sums_of_the_largest_products_are_exact(seed: int) -> None:
+def test_sums_of_the_largest_products_are_exact(seed: int) -> None:
     """As many rows as are added up at once, with entries and slopes next to the largest: the sum is that of fractions, but for
     less than a step of each slope."""
     random = np.random.default_rng(seed)

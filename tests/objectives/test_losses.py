@@ -189,7 +189,7 @@ def test_bad_constants_are_refused(make: object) -> None:
 
 
 @pytest.mark.parametrize(("bound", "radius"), [(20.0, 0.5), (2.0, 0.5), (0.1, 2.0), (10.0, 2.0)])
-def test_7_the_slope_bound_of_counts_is_the_largest_slope(bound: float, radius: float) -> None:
+def test_the_slope_bound_of_counts_is_the_largest_slope(bound: float, radius: float) -> None:
     """By all predictions within the ball and all targets of a fine grid: none is steeper, and the steepest is as steep."""
     loss = PoissonLoss(bound, radius)
     t, y = (grid.ravel() for grid in np.meshgrid(np.linspace(-radius, radius, 401), np.linspace(0, bound, 401)))

@@ -29,7 +29,7 @@ def in_pieces(rows: np.ndarray, pieces: int, seed: int) -> Any:
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 64])
-def test_42_a_sparse_row_in_pieces_is_the_record_that_they_add_up_to(pieces: int) -> None:
+def test_a_sparse_row_in_pieces_is_the_record_that_they_add_up_to(pieces: int) -> None:
     """Its norm, and how far it moves a sum that is bounded: pieces are powers of two, so that they add up without rounding."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(40, FEATURES)) * (rng.random((40, FEATURES)) < 0.6) * 10.0 ** rng.uniform(-2, 1, (40, 1))
@@ -47,7 +47,7 @@ def test_42_a_sparse_row_in_pieces_is_the_record_that_they_add_up_to(pieces: int
     assert np.array_equal(objective.per_example(theta, split).weighted_sum(factors, bound), wanted)
 
 
-def test_42_no_sparse_row_is_longer_than_the_bound_however_many_entries_one_column_has() -> None:
+def test_no_sparse_row_is_longer_than_the_bound_however_many_entries_one_column_has() -> None:
     """Entries of one column add up: fifty of 1/√50, whose squares add up to 1, are a row of length √50."""
     objective = LinearObjective(Logistic(), 1)
     for count in (2, 50, 5000):
@@ -61,7 +61,7 @@ def test_42_no_sparse_row_is_longer_than_the_bound_however_many_entries_one_colu
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("keep", [False, True])
-def test_42_who_is_absent_is_absent_from_every_subset(sparse: bool, keep: bool) -> None:
+def test_who_is_absent_is_absent_from_every_subset(sparse: bool, keep: bool) -> None:
     """Left out by hand, without a target, with an infinite weight, too long, or with no number in the row: each in a way of its
     own, and nobody else."""
     rng = np.random.default_rng(0)
@@ -92,7 +92,7 @@ STORAGES = [(False, False), (False, True), (True, True)]  # sparse, kept in unit
 
 @pytest.mark.parametrize("constant", [0.0, 0.7])
 @pytest.mark.parametrize(("sparse", "keep"), STORAGES)
-def test_42_norms_bound_the_rows_that_are_used_and_no_row_is_cut_by_more_than_its_digits(
+def test_norms_bound_the_rows_that_are_used_and_no_row_is_cut_by_more_than_its_digits(
     sparse: bool, keep: bool, constant: float
 ) -> None:
     """In exact arithmetic, of rows of all lengths: a row is used as long as it is, or as the bound where it is longer, but for 21
@@ -151,7 +151,7 @@ def readings(records: Records, order: np.ndarray) -> Iterator[tuple[np.ndarray, 
 
 @pytest.mark.parametrize("weighed", [False, True])
 @pytest.mark.parametrize(("sparse", "keep"), STORAGES)
-def test_42_a_record_is_the_same_however_it_is_read(sparse: bool, keep: bool, weighed: bool) -> None:
+def test_a_record_is_the_same_however_it_is_read(sparse: bool, keep: bool, weighed: bool) -> None:
     """Alone, among all, and among those that are drawn, in batches that sums are exact in: row, norm, target and weight."""
     rng, size = np.random.default_rng(0), EXACT_ROWS + 700
     rows = rng.normal(size=(size, 2)) * rng.uniform(0.1, 1, (size, 1))
@@ -189,7 +189,7 @@ def test_42_a_record_is_the_same_however_it_is_read(sparse: bool, keep: bool, we
 
 
 @pytest.mark.parametrize(("sparse", "keep"), STORAGES)
-def test_42_the_place_of_a_record_is_its_largest_feature_of_those_asked_about(sparse: bool, keep: bool) -> None:
+def test_the_place_of_a_record_is_its_largest_feature_of_those_asked_about(sparse: bool, keep: bool) -> None:
     rows = np.array([[0.1, 0.5, 0.9], [0.5, 0.1, 0.0], [0.3, 0.3, 0.0], [-0.4, 0.0, 0.9], [0.0, 0.0, 0.0], [np.nan, 0.4, 0.1]])
     records = Records(sp.csr_array(rows) if sparse else rows, np.ones(6), 1.0, keep=keep)
     assert records.places([0, 1]).tolist() == [1, 0, 0, -1, -1, -1]
@@ -201,7 +201,7 @@ def test_42_the_place_of_a_record_is_its_largest_feature_of_those_asked_about(sp
     assert [records.places([column]).tolist() for column in (1, 2)] == [[0], [-1]]
 
 
-def test_42_sparse_rows_whose_arrays_do_not_fit_together_are_refused() -> None:
+def test_sparse_rows_whose_arrays_do_not_fit_together_are_refused() -> None:
     """They would read beyond the matrix: a column that it does not have, a row that ends before it begins, and more entries than
     there are."""
     for change, value in (("indices", 99), ("indices", -1), ("indptr", 5)):
@@ -211,7 +211,7 @@ def test_42_sparse_rows_whose_arrays_do_not_fit_together_are_refused() -> None:
             Records(table, np.ones(4), 1.0)
 
 
-def test_42_targets_of_another_shape_and_parts_of_rows_that_are_gone_are_refused() -> None:
+def test_targets_of_another_shape_and_parts_of_rows_that_are_gone_are_refused() -> None:
     records = Records(np.eye(4, FEATURES), np.ones(4), 1.0)
     with pytest.raises(ValueError, match="Expected targets of shape"):
         records.relabelled(np.ones((4, 2)))

@@ -267,7 +267,7 @@ def test_a_log_of_lines_is_read_in_once(tmp_path: Path, where: str) -> None:
         {"continues": "a", "part": PureDP(1.0).to_dict(), "account": "x", "cost": 1.0},
     ],
 )  # fmt: skip
-def test_14_a_line_that_would_spoil_the_log_is_not_read_in(change: dict[str, Any], tmp_path: Path, where: str) -> None:
+def test_a_line_that_would_spoil_the_log_is_not_read_in(change: dict[str, Any], tmp_path: Path, where: str) -> None:
     """An entry stays: one without a mechanism made every later look at the charges fail."""
     line = {"id": "b", "time": "2026-01-02T00:00:00Z", "mechanism": "m", "event": PureDP(1.0).to_dict(), **change}
     line = {name: value for name, value in line.items() if value is not None}
@@ -369,7 +369,7 @@ def test_a_server_that_cannot_be_reached_stops_a_charge() -> None:
         ("", "nothing; without DPERM_SPEND_LOG"),
     ],
 )
-def test_item_3_a_misspelt_spend_log_opens_no_file(text: str, got: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_spend_log_opens_no_file(text: str, got: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would bypass the team's budget, and its password would stand in a file's name."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dperm.release.ledger.log._STARTED_IN", tmp_path)
@@ -382,7 +382,7 @@ def test_item_3_a_misspelt_spend_log_opens_no_file(text: str, got: str, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_item_3_existing_files_and_folders_with_blanks_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_files_and_folders_with_blanks_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "Jane Doe = 1:2"
     folder.mkdir()
     monkeypatch.chdir(folder)

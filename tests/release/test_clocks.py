@@ -54,7 +54,7 @@ def kinds(log: SpendLog) -> list[str]:
     return [entry["kind"] for entry in log.entries(None, ("charge", "budget", "refusal", "steps"))]
 
 
-def test_6_a_refusal_by_expiry_is_an_entry_so_that_it_stays(tmp_path: Path, clock: Clock) -> None:
+def test_a_refusal_by_expiry_is_an_entry_so_that_it_stays(tmp_path: Path, clock: Clock) -> None:
     log = SpendLog(tmp_path / "spend.db")
     clock("2026-03-01")
     log.create_budget(Budget.of("stays", 4.0, 1e-5, expires="2026-03-10"))
@@ -73,7 +73,7 @@ def test_6_a_refusal_by_expiry_is_an_entry_so_that_it_stays(tmp_path: Path, cloc
 
 
 @pytest.mark.parametrize("stated", ["20260310", "2026-W11-2", "2026W112"])
-def test_44_a_last_day_in_another_form_is_the_same_day(tmp_path: Path, clock: Clock, stated: str) -> None:
+def test_a_last_day_in_another_form_is_the_same_day(tmp_path: Path, clock: Clock, stated: str) -> None:
     """As texts they come after all of 2026: a budget that was stated so stayed open."""
     log = SpendLog(tmp_path / "spend.db")
     clock("2026-03-10")
@@ -86,7 +86,7 @@ def test_44_a_last_day_in_another_form_is_the_same_day(tmp_path: Path, clock: Cl
     assert account is not None and account.budget.to_dict()["expires"] == "2026-03-10"
 
 
-def test_6_time_never_goes_back_in_a_log(tmp_path: Path, clock: Clock) -> None:
+def test_time_never_goes_back_in_a_log(tmp_path: Path, clock: Clock) -> None:
     log = SpendLog(tmp_path / "spend.db")
     clock("2026-03-10")
     charge(log)
@@ -95,7 +95,7 @@ def test_6_time_never_goes_back_in_a_log(tmp_path: Path, clock: Clock) -> None:
     assert [entry["time"] for entry in log.history()] == ["2026-03-10T12:00:00Z"] * 2
 
 
-def test_6_a_clock_that_jumps_ahead_while_a_process_runs_writes_nothing(tmp_path: Path, clock: Clock) -> None:
+def test_a_clock_that_jumps_ahead_while_a_process_runs_writes_nothing(tmp_path: Path, clock: Clock) -> None:
     log = SpendLog(tmp_path / "spend.db")
     log.create_budget(Budget.of("stays", 4.0, 1e-5, expires="2089-12-31"))
     run = log.charge(Gaussian(50.0), mechanism="test", label="stays", keeps_reservations=True)
@@ -116,7 +116,7 @@ def test_6_a_clock_that_jumps_ahead_while_a_process_runs_writes_nothing(tmp_path
     assert log.verify() == 4
 
 
-def test_6_a_process_that_starts_with_a_wrong_clock_has_no_second_one(tmp_path: Path, clock: Clock, restart: Clock) -> None:
+def test_a_process_that_starts_with_a_wrong_clock_has_no_second_one(tmp_path: Path, clock: Clock, restart: Clock) -> None:
     """On a file of this machine: what has expired stays so."""
     log = SpendLog(tmp_path / "spend.db")
     log.create_budget(Budget.of("stays", 4.0, 1e-5, expires="2089-12-31"))
@@ -129,7 +129,7 @@ def test_6_a_process_that_starts_with_a_wrong_clock_has_no_second_one(tmp_path: 
         charge(log)
 
 
-def test_6_small_differences_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_differences_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = SpendLog(tmp_path / "spend.db")
     for ahead, held in ((clocks.SLACK - 60, True), (clocks.SLACK + 60, False)):
         moment = _of(time.time() + ahead)
@@ -142,9 +142,7 @@ def test_6_small_differences_are_none(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("server", "held"), [("2026-03-10", False), ("2099-01-01", True)])
-def test_6_a_file_server_s_clock_is_a_second_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str, held: bool
-) -> None:
+def test_a_file_server_s_clock_is_a_second_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str, held: bool) -> None:
     """A touch of a file tells the time of the server that it lies on."""
     log, touch = SpendLog(tmp_path / "spend.db"), os.utime
     moment = float(calendar.timegm(time.strptime(server, "%Y-%m-%d")))
@@ -158,7 +156,7 @@ def test_6_a_file_server_s_clock_is_a_second_one(
         assert log.head()["count"] == 0
 
 
-def test_6_a_file_that_cannot_be_touched_tells_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_touched_tells_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Any) -> None:
         raise PermissionError(1, "not the owner")
 
@@ -166,7 +164,7 @@ def test_6_a_file_that_cannot_be_touched_tells_no_time(tmp_path: Path, monkeypat
     charge(SpendLog(tmp_path / "spend.db"))
 
 
-def test_6_a_database_s_server_tells_the_time(server: str, clock: Clock, restart: Clock) -> None:
+def test_a_database_s_server_tells_the_time(server: str, clock: Clock, restart: Clock) -> None:
     log = SpendLog(postgres.database(server, "spend"))
     log.create_budget(Budget.of("stays", 4.0, 1e-5, expires="2089-12-31"))
     log.create_budget(Budget.of("old", 4.0, 1e-5, expires="2026-01-31"))
@@ -184,7 +182,7 @@ def test_6_a_database_s_server_tells_the_time(server: str, clock: Clock, restart
     assert log.head()["time"] < "2089"
 
 
-def test_6_a_log_of_lines_from_the_future_is_not_read_in(tmp_path: Path) -> None:
+def test_a_log_of_lines_from_the_future_is_not_read_in(tmp_path: Path) -> None:
     old = tmp_path / "spend.jsonl"
     line = {"id": "a" * 32, "time": "2099-01-01T00:00:00Z", "mechanism": "m", "event": Gaussian(4.0).to_dict()}
     old.write_text(json.dumps(line) + "\n")
@@ -194,7 +192,7 @@ def test_6_a_log_of_lines_from_the_future_is_not_read_in(tmp_path: Path) -> None
     assert log.head()["count"] == 0
 
 
-def test_6_the_history_tells_of_refusals(clock: Clock) -> None:
+def test_the_history_tells_of_refusals(clock: Clock) -> None:
     clock("2026-03-01")
     dperm("budget", "create", "stays", "--epsilon", "4", "--expires", "2026-03-10")
     clock("2026-03-20")

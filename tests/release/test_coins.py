@@ -34,7 +34,7 @@ def test_a_toss_depends_on_the_record_the_coin_and_the_secret() -> None:
         assert stats.kstest(values, "uniform").pvalue > 1e-4
 
 
-def test_42_no_two_records_share_a_toss_nor_two_coins_of_one_record() -> None:
+def test_no_two_records_share_a_toss_nor_two_coins_of_one_record() -> None:
     """Tosses have 53 digits: of some hundred thousand that are independent, two are alike once in a million times."""
     coins = coins_of(np.random.Generator(np.random.SFC64(3)))
     numbers = np.unique(np.concatenate([np.arange(3000), *(2**power + np.arange(-2, 3) for power in range(13, 62, 3))]))

@@ -88,9 +88,7 @@ def opened(event: Event) -> tuple[Channel, Listens]:
 
 @pytest.mark.parametrize("sensitivity", [1e-6, 0.37, 1.0, 1e6])
 @pytest.mark.parametrize("door", DOORS)
-def test_item_8_a_door_hands_on_the_rounded_query_s_sensitivity_and_lets_out_what_the_source_made(
-    door: str, sensitivity: float
-) -> None:
+def test_a_door_hands_on_the_rounded_query_s_sensitivity_and_lets_out_what_the_source_made(door: str, sensitivity: float) -> None:
     """Two queries that are Δ apart are Δ + 2·step·√p apart once each is rounded to a double and to the grid."""
     event, ask, noise = DOORS[door]
     channel, source = opened(event)
@@ -125,7 +123,7 @@ GRIDS: dict[str, tuple[Event, Callable[[Channel, float], Any], float]] = {
 
 
 @pytest.mark.parametrize("door", GRIDS)
-def test_item_8_a_door_s_grid_is_that_of_its_noise(door: str) -> None:
+def test_a_door_s_grid_is_that_of_its_noise(door: str) -> None:
     """Which has a standard deviation, p·Δ/ε in p numbers, or of noise that falls that of the least ε: it keeps 34 digits."""
     event, ask, spread = GRIDS[door]
     channel, source = opened(event)
@@ -135,7 +133,7 @@ def test_item_8_a_door_s_grid_is_that_of_its_noise(door: str) -> None:
 
 
 @pytest.mark.parametrize("rate", [0.25, 0.75])
-def test_item_8_a_rate_is_claimed_of_draws_at_that_rate_alone(rate: float) -> None:
+def test_a_rate_is_claimed_of_draws_at_that_rate_alone(rate: float) -> None:
     channel, _ = opened(SelfComposed(PoissonSampled(rate, Gaussian(2.0)), 2))
     with pytest.raises(UnpaidReleaseError, match="drawn at None"):
         channel.release(QUERY, GaussianNoise(1.0, 2.0, rate))
@@ -153,7 +151,7 @@ def test_item_8_a_rate_is_claimed_of_draws_at_that_rate_alone(rate: float) -> No
     channel.release(QUERY, GaussianNoise(1.0, 2.0, rate))
 
 
-def test_item_8_hidden_steps_and_linear_terms_are_handed_on_as_they_are() -> None:
+def test_hidden_steps_and_linear_terms_are_handed_on_as_they_are() -> None:
     channel, source = opened(HIDDEN)
     assert channel.release(QUERY, HiddenNoise(0.5, 2.0)) is source.answer
     assert source.asked == [("HiddenNoise", 0.5, 1.0, 0.0)]
@@ -163,7 +161,7 @@ def test_item_8_hidden_steps_and_linear_terms_are_handed_on_as_they_are() -> Non
 
 
 @pytest.mark.parametrize("noise", [1e-3, 0.5, 3.0, 1e3, 1e9])
-def test_item_8_counts_get_all_of_their_noise_on_a_grid_that_holds_them(noise: float) -> None:
+def test_counts_get_all_of_their_noise_on_a_grid_that_holds_them(noise: float) -> None:
     """Steps of which 1 is a multiple, so that rounding moves no count; of 21 binary digits of the noise, or of 1."""
     channel, source = opened(Gaussian(noise))
     assert channel.release(np.arange(4.0), CountNoise(0.5, noise)) is source.answer
@@ -175,7 +173,7 @@ def test_item_8_counts_get_all_of_their_noise_on_a_grid_that_holds_them(noise: f
     assert step == 1.0 or std / step < 2.0**22
 
 
-def test_item_8_a_threshold_test_compares_what_its_doors_gave() -> None:
+def test_a_threshold_test_compares_what_its_doors_gave() -> None:
     """Both the threshold's noise and the query's are the channel's, of the stated sensitivity; yes from equality on, once."""
     channel, source = opened(ASKED)
     asked = ThresholdTest(channel, ASKED, 0.37)
@@ -192,14 +190,14 @@ def test_item_8_a_threshold_test_compares_what_its_doors_gave() -> None:
 
 @pytest.mark.parametrize("relative", [0.9e-9, -0.9e-9])
 @pytest.mark.parametrize("noise", [1e-3, 2.0, 1e4])
-def test_item_8_noise_is_the_charged_one_to_nine_digits(noise: float, relative: float) -> None:
+def test_noise_is_the_charged_one_to_nine_digits(noise: float, relative: float) -> None:
     channel, _ = opened(SelfComposed(Gaussian(noise), 2))
     channel.release(QUERY, GaussianNoise(1.0, noise * (1 + relative)))
     with pytest.raises(UnpaidReleaseError, match="not paid for"):
         channel.release(QUERY, GaussianNoise(1.0, noise * (1 + 1.3 * relative)))
 
 
-def test_42_no_door_opens_in_another_process_than_the_one_that_paid(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_door_opens_in_another_process_than_the_one_that_paid(monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy of a channel that a fork left would let out once more what was paid for once. The source is not even asked."""
     linear: tuple[Event, Callable[[Channel, float], Any], Any] = (
         QUADRATIC, lambda channel, s: channel.release(np.zeros(SIZE), ObjectiveNoise.of(QUADRATIC)), None,
@@ -227,7 +225,7 @@ def test_42_no_door_opens_in_another_process_than_the_one_that_paid(monkeypatch:
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-def test_42_channels_of_parts_are_opened_as_often_as_they_are_paid_for(times: int) -> None:
+def test_channels_of_parts_are_opened_as_often_as_they_are_paid_for(times: int) -> None:
     parted = Disjoint((Gaussian(1.0), Gaussian(2.0)))
     channel, source = opened(SelfComposed(parted, times))
     for _ in range(times):
@@ -286,7 +284,7 @@ PARTS: list[tuple[Event, dict[str, int]]] = [
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_item_8_each_door_opens_as_often_as_it_was_charged_in_any_order(seed: int) -> None:
+def test_each_door_opens_as_often_as_it_was_charged_in_any_order(seed: int) -> None:
     """Charges of parts that are drawn, some of them alike; all doors are tried in random order until none of them opens."""
     rng = np.random.default_rng(seed)
     drawn = [PARTS[number] for number in rng.integers(len(PARTS), size=rng.integers(1, 7))]
@@ -303,7 +301,7 @@ def test_item_8_each_door_opens_as_often_as_it_was_charged_in_any_order(seed: in
     assert opened_doors == expected
 
 
-def test_item_8_hidden_steps_and_the_one_that_is_told_are_counted_together() -> None:
+def test_hidden_steps_and_the_one_that_is_told_are_counted_together() -> None:
     """Two runs of three steps: the last one of each is told, or hidden like the others."""
     hidden = SelfComposed(HiddenIterates(2.0, 3, 1, 0.9, 1.0, 1e-9), 2)
     for order in ("hhlhhl", "hhhhll", "llhhhh", "hhhhhh", "hhhlhh"):
@@ -334,7 +332,7 @@ BESIDE: list[Event] = [PureDP(0.1), ASKED, Gaussian(9.0), SelfComposed(PoissonSa
 
 
 @pytest.mark.parametrize("beside", BESIDE, ids=lambda event: type(event).__name__)
-def test_item_8_a_release_beside_epochs_begins_none_of_them_in_a_run_that_goes_on(beside: Event, tmp_path: Path) -> None:
+def test_a_release_beside_epochs_begins_none_of_them_in_a_run_that_goes_on(beside: Event, tmp_path: Path) -> None:
     """Two epochs of four steps, and something else: once the first epoch was begun, one is left."""
     sampler = BallsAndBins(4)
     log, event = SpendLog(tmp_path / "log.db"), Composed((beside, sampler.event(Gaussian(1.0), 0, 8)))
@@ -354,7 +352,7 @@ def test_item_8_a_release_beside_epochs_begins_none_of_them_in_a_run_that_goes_o
 
 
 @pytest.mark.parametrize("length", [2, 3])
-def test_item_8_epochs_that_are_reserved_one_by_one_are_all_released_whoever_goes_on(length: int, tmp_path: Path) -> None:
+def test_epochs_that_are_reserved_one_by_one_are_all_released_whoever_goes_on(length: int, tmp_path: Path) -> None:
     """Four epochs: two by a first run, of which the second is not ended, and the other two by one that goes on."""
     sampler, limit = BallsAndBins(length), 4 * length
     log, event = SpendLog(tmp_path / "log.db"), sampler.event(Gaussian(1.0), 0, limit)
@@ -381,7 +379,7 @@ def test_item_8_epochs_that_are_reserved_one_by_one_are_all_released_whoever_goe
         epoch(again)
 
 
-def test_item_8_a_run_that_goes_on_after_more_steps_than_epochs_have_begins_none(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_after_more_steps_than_epochs_have_begins_none(tmp_path: Path) -> None:
     """Which steps were those of an epoch nobody knows: all epochs may have been begun."""
     sampler = BallsAndBins(4)
     log = SpendLog(tmp_path / "log.db")
@@ -397,7 +395,7 @@ def test_item_8_a_run_that_goes_on_after_more_steps_than_epochs_have_begins_none
     again.release(QUERY, GaussianNoise(1.0, 9.0))
 
 
-def test_item_8_what_the_log_does_not_hold_is_not_reserved(tmp_path: Path) -> None:
+def test_what_the_log_does_not_hold_is_not_reserved(tmp_path: Path) -> None:
     channel = Channel.open(log=SpendLog(tmp_path / "log.db"))
     channel.charge(SelfComposed(Gaussian(2.0), 9), "test", continuable=True)
     channel.charge_id = "another"
@@ -405,13 +403,13 @@ def test_item_8_what_the_log_does_not_hold_is_not_reserved(tmp_path: Path) -> No
         channel.reserve(1, 9)
 
 
-def test_item_8_a_budget_is_no_part_of_a_budget() -> None:
+def test_a_budget_is_no_part_of_a_budget() -> None:
     channel, _ = opened(FilteredRdp(8.0, 2.0))
     with pytest.raises(UnpaidReleaseError, match="cannot be a budget itself"):
         channel.allow(FilteredRdp(8.0, 0.1))
 
 
-def test_item_8_parts_of_a_split_and_linear_terms_are_not_released_again_by_a_run_that_goes_on(tmp_path: Path) -> None:
+def test_parts_of_a_split_and_linear_terms_are_not_released_again_by_a_run_that_goes_on(tmp_path: Path) -> None:
     """Nobody knows what of them was released before."""
     log, whole = SpendLog(tmp_path / "log.db"), FilteredRdp(8.0, 2.0)
     split = Disjoint((Gaussian(3.0), Gaussian(5.0)))
@@ -428,7 +426,7 @@ def test_item_8_parts_of_a_split_and_linear_terms_are_not_released_again_by_a_ru
         again.split(split, members)
 
 
-def test_item_8_linear_terms_are_not_drawn_again_by_a_run_that_goes_on(tmp_path: Path) -> None:
+def test_linear_terms_are_not_drawn_again_by_a_run_that_goes_on(tmp_path: Path) -> None:
     log, event = SpendLog(tmp_path / "log.db"), Composed((QUADRATIC, Gaussian(2.0)))
     first = Channel.open(log=log)
     charge = first.charge(event, "test", continuable=True)
@@ -443,7 +441,7 @@ def test_item_8_linear_terms_are_not_drawn_again_by_a_run_that_goes_on(tmp_path:
 # Filters
 
 
-def test_item_8_parts_are_written_where_they_are_kept_and_only_there(tmp_path: Path) -> None:
+def test_parts_are_written_where_they_are_kept_and_only_there(tmp_path: Path) -> None:
     for keeps in (False, True):
         log = SpendLog(tmp_path / f"{keeps}.db")
         channel = Channel.open(log=log)
@@ -455,7 +453,7 @@ def test_item_8_parts_are_written_where_they_are_kept_and_only_there(tmp_path: P
         assert [event for event, _ in log.parts(charge)] == ([Gaussian(5.0)] * 2 if keeps else [])
 
 
-def test_item_8_a_run_that_goes_on_reserves_what_was_paid_before_and_nothing_else(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_reserves_what_was_paid_before_and_nothing_else(tmp_path: Path) -> None:
     """One part that was taken before, and the same part once more, which is new."""
     log, whole = SpendLog(tmp_path / "log.db"), FilteredRdp(8.0, 2.0)
     first = Channel.open(log=log)
@@ -472,14 +470,14 @@ def test_item_8_a_run_that_goes_on_reserves_what_was_paid_before_and_nothing_els
     assert [part for part, _ in log.parts(charge)] == [Gaussian(5.0)] * 2
 
 
-def test_item_8_what_is_charged_beside_a_filter_needs_no_part_of_it() -> None:
+def test_what_is_charged_beside_a_filter_needs_no_part_of_it() -> None:
     channel, _ = opened(Composed((Gaussian(2.0), FilteredRdp(8.0, 2.0))))
     channel.release(QUERY, GaussianNoise(1.0, 2.0))
     with pytest.raises(UnpaidReleaseError, match="not paid for"):
         channel.release(QUERY, GaussianNoise(1.0, 2.0))
 
 
-def test_item_8_a_run_of_no_steps_goes_on_with_none(tmp_path: Path) -> None:
+def test_a_run_of_no_steps_goes_on_with_none(tmp_path: Path) -> None:
     log, nothing = SpendLog(tmp_path / "log.db"), Composed(())
     first = Channel.open(log=log)
     again = continued(log, first.charge(nothing, "test", continuable=True), nothing)
@@ -493,14 +491,14 @@ class Drawn(Poisson):
     """A draw that dperm did not write."""
 
 
-def test_item_8_a_stranger_s_draws_are_none() -> None:
+def test_a_stranger_s_draws_are_none() -> None:
     channel, _ = opened(PoissonSampled(0.25, Gaussian(2.0)))
     with pytest.raises(TypeError, match="a draw of dperm's own, got Drawn"):
         channel.draw(Drawn(0.25), 20, 1)
 
 
 @pytest.mark.parametrize("draw", [None, FixedSize(5, 20), BallsAndBins(2), BallsAndBins(4), Poisson(0.25)], ids=repr)
-def test_item_8_poisson_draws_alone_are_thinned(draw: Any) -> None:
+def test_poisson_draws_alone_are_thinned(draw: Any) -> None:
     channel = Channel.open()
     channel.charge(Gaussian(2.0), "test")
     indices, keep = np.arange(20), np.ones(20)

@@ -9,7 +9,7 @@ from dperm.gradient import Poisson
 from dperm.release.draws import sampled_log_ratio
 
 
-def test_item_8_the_likelihood_of_sampled_steps_is_the_product_of_their_mixtures() -> None:
+def test_the_likelihood_of_sampled_steps_is_the_product_of_their_mixtures() -> None:
     """Each step is of the record with its rate, and of none otherwise."""
     rng = np.random.default_rng(0)
     drawn, rates = rng.normal(size=(5, 3)), np.array([0.01, 0.3, 0.5, 0.9, 1.0])

@@ -19,7 +19,7 @@ def steps_of(sensitivity: float, spread: float, size: int) -> tuple[float, float
 
 @pytest.mark.parametrize("sensitivity", [1e-100, 0.37, 1e90])
 @pytest.mark.parametrize("size", [1, 50, 10**6])
-def test_item_8_steps_are_as_fine_as_digits_of_noise_allow(sensitivity: float, size: int) -> None:
+def test_steps_are_as_fine_as_digits_of_noise_allow(sensitivity: float, size: int) -> None:
     """2⁻²¹ of a sensitivity; from noise of 2³⁴ such steps on, 2⁻³⁴ of the noise, up to 2⁻¹⁴ of a sensitivity; and for the largest
     noise 2⁻⁴⁵ of it, of which doubles hold all digits. Powers of two are within a half of these."""
     unit = sensitivity / math.sqrt(size)
@@ -43,7 +43,7 @@ def test_item_8_steps_are_as_fine_as_digits_of_noise_allow(sensitivity: float, s
     ids=["gaussian", "several", "pure"],
 )
 @pytest.mark.parametrize("size", [1, 4, 2**20])
-def test_item_8_noise_is_refused_from_where_rounding_adds_half_of_a_sensitivity(
+def test_noise_is_refused_from_where_rounding_adds_half_of_a_sensitivity(
     made: Callable[[float, int], Event], spread: Callable[[float, int], float], size: int
 ) -> None:
     def refused(noise: float) -> bool:
@@ -63,12 +63,12 @@ def test_item_8_noise_is_refused_from_where_rounding_adds_half_of_a_sensitivity(
     admit_noise(made(1.0, 0), 0)
 
 
-def test_item_8_little_gaussian_noise_is_held_and_little_epsilon_is_not() -> None:
+def test_little_gaussian_noise_is_held_and_little_epsilon_is_not() -> None:
     admit_noise(Gaussian(1e-20), 4)
     with pytest.raises(ValueError, match="epsilon"):
         admit_noise(PureDP(1e-20), 4)
 
 
-def test_item_8_refused_noise_is_told_with_the_largest_that_is_not() -> None:
+def test_refused_noise_is_told_with_the_largest_that_is_not() -> None:
     with pytest.raises(ValueError, match=r"noise below 8\.8e\+10 sensitivities, that doubles hold, got 1e\+15"):
         admit_noise(Gaussian(1e15), 10_000)

@@ -35,13 +35,13 @@ def paid(event: Event) -> Channel:
     return channel
 
 
-def test_item_8_gaussian_noise_has_its_deviation() -> None:
+def test_gaussian_noise_has_its_deviation() -> None:
     for kind in (GaussianNoise, CountNoise):
         noisy = paid(Gaussian(3.0)).release(np.full(SIZE, 5.0), kind(0.5, 3.0))
         assert np.std(noisy) == pytest.approx(1.5, rel=0.04) and np.mean(noisy) == pytest.approx(5.0, abs=0.1)
 
 
-def test_item_8_noise_of_pure_releases_has_its_length() -> None:
+def test_noise_of_pure_releases_has_its_length() -> None:
     """Of density ∝ exp(−ε·‖b‖/Δ) in p dimensions the length is Gamma(p)·Δ/ε: p·Δ/ε, within a few parts in √p."""
     query = np.full(SIZE, 5.0)
     noise = paid(PureDP(2.0)).release(query, PureNoise(0.5, 2.0)) - query
@@ -55,20 +55,20 @@ def test_item_8_noise_of_pure_releases_has_its_length() -> None:
 
 
 @pytest.mark.parametrize("std", [1e-3, 1.5, 40.0])
-def test_42_noise_of_hidden_steps_has_its_deviation_and_is_added_to_the_step(std: float) -> None:
+def test_noise_of_hidden_steps_has_its_deviation_and_is_added_to_the_step(std: float) -> None:
     noise = SystemSource(Randomness.fixed(7)).noisy(np.full(SIZE, 5.0), HiddenNoise(0.5, std / 0.5)) - 5.0
     assert np.std(noise) == pytest.approx(std, rel=0.04)
     assert abs(np.mean(noise)) < 5 * std / np.sqrt(SIZE)
     assert stats.kstest(noise / std, "norm").pvalue > 1e-4
 
 
-def test_item_8_the_linear_term_of_an_objective_has_its_deviation() -> None:
+def test_the_linear_term_of_an_objective_has_its_deviation() -> None:
     event = ObjectivePerturbationEvent(3.0, 1.0, 0.25, 7.0)
     drawn = paid(event).release(np.zeros(SIZE), ObjectiveNoise.of(event))
     assert np.std(drawn) == pytest.approx(3.0, rel=0.04)
 
 
-def test_item_8_choices_have_their_odds() -> None:
+def test_choices_have_their_odds() -> None:
     """Of two scores, ln of the odds is ε·(their difference)/(2Δ)."""
     trials = 3000
     channel = paid(SelfComposed(ExponentialMechanism(2.0), trials))
@@ -79,7 +79,7 @@ def test_item_8_choices_have_their_odds() -> None:
     assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all()
 
 
-def test_42_noise_takes_nothing_of_the_stream_that_records_are_drawn_by() -> None:
+def test_noise_takes_nothing_of_the_stream_that_records_are_drawn_by() -> None:
     """That stream can be predicted from what it drew before, which is seen in part. Whatever noise is asked for, its state stays,
     and another stream of draws changes no noise."""
     query = np.full(4, 5.0)

@@ -48,12 +48,12 @@ def written_by_hand(log: SpendLog, kind: str, body: dict[str, Any]) -> None:
             rows("UPDATE dperm_budgets SET body = ?, spent = ?", canonical(body["budget"]), canonical(body["spent"]))
 
 
-def test_7_a_public_key_is_the_same_from_both_files(tmp_path: Path, keys: Keys) -> None:
+def test_a_public_key_is_the_same_from_both_files(tmp_path: Path, keys: Keys) -> None:
     assert public_key(tmp_path / "ada.pub") == keys["ada"].public != keys["eve"].public
     assert len(bytes.fromhex(keys["ada"].public)) == 32
 
 
-def test_7_a_signed_budget_is_raised_only_with_its_key(log: SpendLog, keys: Keys) -> None:
+def test_a_signed_budget_is_raised_only_with_its_key(log: SpendLog, keys: Keys) -> None:
     log.create_budget(budget(1.0), key=keys["ada"])
     charge(log)
     for key in (None, keys["eve"]):
@@ -70,7 +70,7 @@ def test_7_a_signed_budget_is_raised_only_with_its_key(log: SpendLog, keys: Keys
     assert log.verify() == 5
 
 
-def test_7_whoever_writes_the_file_cannot_raise_it_either(log: SpendLog, keys: Keys) -> None:
+def test_whoever_writes_the_file_cannot_raise_it_either(log: SpendLog, keys: Keys) -> None:
     """Not without a key, not with another, and not by an entry that the owner signed for another place of the log."""
     log.create_budget(budget(100.0), key=keys["ada"])
     (once,) = log.history()
@@ -98,7 +98,7 @@ def test_7_whoever_writes_the_file_cannot_raise_it_either(log: SpendLog, keys: K
     assert log.verify() == 3
 
 
-def test_7_a_budget_goes_over_to_another_key(log: SpendLog, keys: Keys) -> None:
+def test_a_budget_goes_over_to_another_key(log: SpendLog, keys: Keys) -> None:
     """Rotation: the old key names the new one."""
     log.create_budget(budget(1.0))  # anybody's, and then hers
     log.create_budget(budget(1.0), key=keys["ada"])
@@ -136,7 +136,7 @@ def _third(log: SpendLog) -> Path:
     return path
 
 
-def test_6_owners_correct_a_wrong_time_by_a_signed_entry(expired: SpendLog, keys: Keys) -> None:
+def test_owners_correct_a_wrong_time_by_a_signed_entry(expired: SpendLog, keys: Keys) -> None:
     with pytest.raises(BudgetExceeded, match=r"expired on 2080-01-01: nothing was charged. .* correct-time"):
         charge(expired)
     for given, missing in (([], "ada"), ([keys["eve"]], "ada"), ([keys["ada"]], "eve")):
@@ -152,7 +152,7 @@ def test_6_owners_correct_a_wrong_time_by_a_signed_entry(expired: SpendLog, keys
         expired.correct_time(list(keys.values()))
 
 
-def test_6_a_forged_correction_is_refused(expired: SpendLog, keys: Keys) -> None:
+def test_a_forged_correction_is_refused(expired: SpendLog, keys: Keys) -> None:
     for signatures in ({}, {keys["ada"].public: keys["ada"].sign("0" * 64)}, None):
         whole = Path(expired.where).read_bytes()
         written_by_hand(expired, "time", {"time": "2026-01-01T00:00:00Z", "signatures": signatures})
@@ -167,7 +167,7 @@ def test_6_a_forged_correction_is_refused(expired: SpendLog, keys: Keys) -> None
         charge(expired)
 
 
-def test_7_the_commands_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     dperm("keygen", "ada")
     dperm("keygen", "eve")

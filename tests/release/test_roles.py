@@ -81,7 +81,7 @@ def charge(log: SpendLog, event: Event = EVENT, label: str = "stays", **settings
     [RenyiFilter.of(1.5, DELTA), GdpFilter.of(1.5, DELTA), Plan.of(2.0, DELTA, [(Gaussian(20.0), 7), (PureDP(0.1), 1)])],
     ids=lambda rule: type(rule).__name__,
 )
-def test_7_what_a_charger_charges_is_what_anybody_charges(ledger: Ledger, rule: Any) -> None:
+def test_what_a_charger_charges_is_what_anybody_charges(ledger: Ledger, rule: Any) -> None:
     """The server's sums are those of this package, to the last bit."""
     olga, alice = SpendLog(ledger.olga), SpendLog(ledger.alice)
     olga.create_budget(Budget("stays", rule, alert=1.0))
@@ -104,7 +104,7 @@ def database_in_memory() -> Any:
     return Memory()
 
 
-def test_7_a_charger_s_runs_go_on(stays: Ledger) -> None:
+def test_a_charger_s_runs_go_on(stays: Ledger) -> None:
     alice = SpendLog(stays.alice)
     run = charge(alice, keeps_reservations=True, keeps_parts=True)
     assert [alice.reserve(run, 5, 12) for _ in range(4)] == [(0, 5), (5, 10), (10, 12), (12, 12)]
@@ -114,7 +114,7 @@ def test_7_a_charger_s_runs_go_on(stays: Ledger) -> None:
     assert alice.verify() == 6
 
 
-def test_7_what_expired_is_noted_by_a_charger(ledger: Ledger) -> None:
+def test_what_expired_is_noted_by_a_charger(ledger: Ledger) -> None:
     SpendLog(ledger.olga).create_budget(Budget.of("stays", 2.0, DELTA, expires="2020-01-01"))
     with psycopg.connect(ledger.admin) as connection:  # the log is of an earlier day
         connection.execute("UPDATE dperm_head SET time = '2019-01-01T00:00:00Z'")
@@ -169,14 +169,14 @@ FORBIDDEN = [
 
 
 @pytest.mark.parametrize("statement", FORBIDDEN)
-def test_7_a_charger_writes_nothing_by_hand(stays: Ledger, statement: str) -> None:
+def test_a_charger_writes_nothing_by_hand(stays: Ledger, statement: str) -> None:
     charge(SpendLog(stays.alice))
     with psycopg.connect(stays.alice) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
         connection.execute(statement)
     assert SpendLog(stays.alice).verify() == 2
 
 
-def test_7_a_charger_makes_no_budget_and_sets_no_time(stays: Ledger) -> None:
+def test_a_charger_makes_no_budget_and_sets_no_time(stays: Ledger) -> None:
     alice = SpendLog(stays.alice)
     for label, epsilon in (("stays", 9.0), ("others", 1.0)):
         with pytest.raises(ValueError, match="Only an owner may do that"):
@@ -238,7 +238,7 @@ FORGED: dict[str, dict[str, Any]] = {
 UNREAD = {"a long number": "1" * 5000, "many tables": '{"x":' * 3000 + "1" + "}" * 3000, "many lists": "[" * 3000 + "]" * 3000}
 
 
-def test_7_forged_entries_are_refused(stays: Ledger) -> None:
+def test_forged_entries_are_refused(stays: Ledger) -> None:
     alice = SpendLog(stays.alice)
     charge(alice)
     before = alice.head(), alice.account("stays")
@@ -263,7 +263,7 @@ def test_7_forged_entries_are_refused(stays: Ledger) -> None:
 
 @pytest.mark.parametrize("name", UNREAD)
 @pytest.mark.parametrize("place", ["pid", "note", "costs", "event"])
-def test_44_no_charger_stops_the_others(stays: Ledger, name: str, place: str) -> None:
+def test_no_charger_stops_the_others(stays: Ledger, name: str, place: str) -> None:
     """Everybody follows the log, and could no more: no charge, no budget, by anybody."""
     alice, olga = SpendLog(stays.alice), SpendLog(stays.olga)
     charge(alice)
@@ -283,7 +283,7 @@ def test_44_no_charger_stops_the_others(stays: Ledger, name: str, place: str) ->
     assert alice.verify() == olga.verify() == 4
 
 
-def test_44_an_event_that_nobody_reads_stops_its_own_budget_alone(stays: Ledger) -> None:
+def test_an_event_that_nobody_reads_stops_its_own_budget_alone(stays: Ledger) -> None:
     olga = SpendLog(stays.olga)
     event = '{"type":"Unknown"}'
     stays.append(stays.body(None, event=hashlib.sha256(event.encode()).hexdigest()), event)
@@ -293,7 +293,7 @@ def test_44_an_event_that_nobody_reads_stops_its_own_budget_alone(stays: Ledger)
         olga.create_budget(Budget("stays", RenyiFilter.of(3.0, DELTA)))
 
 
-def test_44_a_last_day_in_another_form_lets_no_charger_through(stays: Ledger) -> None:
+def test_a_last_day_in_another_form_lets_no_charger_through(stays: Ledger) -> None:
     """A budget of an earlier version of dperm may state one: as texts, 20991231 comes after all of 2099."""
     day = clocks.text_of(time.time())[:4] + "0101"
     with psycopg.connect(stays.admin) as connection:
@@ -302,7 +302,7 @@ def test_44_a_last_day_in_another_form_lets_no_charger_through(stays: Ledger) ->
         stays.append(stays.body())
 
 
-def test_44_roles_of_a_long_name_are_two(server: str) -> None:
+def test_roles_of_a_long_name_are_two(server: str) -> None:
     """PostgreSQL cuts names off after 63 bytes: chargers were owners."""
     for letters, held in ((55, True), (56, False), (62, False)):
         log = SpendLog(postgres.database(server, "d" * letters))
@@ -330,7 +330,7 @@ STEPS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_7_steps_are_handed_out_once(stays: Ledger) -> None:
+def test_steps_are_handed_out_once(stays: Ledger) -> None:
     alice = SpendLog(stays.alice)
     run = charge(alice, keeps_reservations=True)
     assert alice.reserve(run, 5, 12) == (0, 5)
@@ -368,7 +368,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_7_no_setting_of_a_session_moves_a_limit(stays: Ledger, name: str) -> None:
+def test_no_setting_of_a_session_moves_a_limit(stays: Ledger, name: str) -> None:
     alice = SpendLog(stays.alice)
     limit = RenyiFilter.of(2.0, DELTA).limits["divergence"]
     cost = 0.3 * limit + 1e-9 / 3
@@ -388,7 +388,7 @@ def test_7_no_setting_of_a_session_moves_a_limit(stays: Ledger, name: str) -> No
     assert alice.verify() == 4
 
 
-def test_7_many_chargers_at_once_stay_within_the_limit(stays: Ledger) -> None:
+def test_many_chargers_at_once_stay_within_the_limit(stays: Ledger) -> None:
     cost = RenyiFilter.of(2.0, DELTA).limits["divergence"] / 20.5
 
     def spend(worker: int) -> int:
@@ -409,7 +409,7 @@ def test_7_many_chargers_at_once_stay_within_the_limit(stays: Ledger) -> None:
     assert alice.verify() == held + 1
 
 
-def test_7_an_owner_makes_budgets_and_changes_no_entry(stays: Ledger) -> None:
+def test_an_owner_makes_budgets_and_changes_no_entry(stays: Ledger) -> None:
     olga = SpendLog(stays.olga)
     charge(olga)
     olga.create_budget(Budget.of("stays", 3.0, DELTA))
@@ -425,7 +425,7 @@ def test_7_an_owner_makes_budgets_and_changes_no_entry(stays: Ledger) -> None:
     assert olga.verify() == 4
 
 
-def test_6_an_owner_corrects_the_time_of_a_server_s_log(ledger: Ledger) -> None:
+def test_an_owner_corrects_the_time_of_a_server_s_log(ledger: Ledger) -> None:
     """That a server's own clock let it write, or an earlier version."""
     olga, alice = SpendLog(ledger.olga), SpendLog(ledger.alice)
     olga.create_budget(Budget.of("stays", 2.0, DELTA, expires="2090-01-01"))
@@ -440,7 +440,7 @@ def test_6_an_owner_corrects_the_time_of_a_server_s_log(ledger: Ledger) -> None:
     assert alice.verify() == 4
 
 
-def test_7_roles_are_made_for_a_log_that_has_budgets(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_roles_are_made_for_a_log_that_has_budgets(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     url = postgres.database(server, "spend")
     log = SpendLog(url)
     log.create_budget(Budget.of("stays", 2.0, DELTA))
@@ -463,16 +463,16 @@ def test_7_roles_are_made_for_a_log_that_has_budgets(server: str, monkeypatch: p
         stays.append(stays.body(costs={"divergence": 99.0, "mass": 0.0}))
 
 
-def test_7_a_file_has_no_roles() -> None:
+def test_a_file_has_no_roles() -> None:
     assert "--sign-key" in dperm("budget", "init", expect=1).stderr
 
 
-def test_7_who_may_not_make_roles_is_told_so(ledger: Ledger) -> None:
+def test_who_may_not_make_roles_is_told_so(ledger: Ledger) -> None:
     with pytest.raises(OSError, match=r"must be owner|permission denied"):
         make_roles(SpendLog(ledger.alice).database)
 
 
-def test_7_the_first_charge_of_a_database_without_budgets_is_a_charger_s(ledger: Ledger) -> None:
+def test_the_first_charge_of_a_database_without_budgets_is_a_charger_s(ledger: Ledger) -> None:
     alice = SpendLog(ledger.alice)
     charge(alice)
     charge(alice, label="")

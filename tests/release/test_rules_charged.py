@@ -43,7 +43,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         (3.0, 1e-250, 0),
     ],
 )
-def test_42_item_8_a_gdp_filter_holds_the_largest_gaussian_that_keeps_its_promise(
+def test_a_gdp_filter_holds_the_largest_gaussian_that_keeps_its_promise(
     eps: float, delta: float, mass: float | None, relation: Relation
 ) -> None:
     """Outside the mass M a Gaussian is met, inside it nothing is promised: (ε′ − ln(1 − M), M + δ′)."""
@@ -62,7 +62,7 @@ def test_42_item_8_a_gdp_filter_holds_the_largest_gaussian_that_keeps_its_promis
     assert rule.epsilon_of({"mu_squared": 0.0, "mass": 0.0}) == rule.epsilon_of({}) == 0.0
 
 
-def test_42_item_8_masses_larger_than_a_budget_are_refused() -> None:
+def test_masses_larger_than_a_budget_are_refused() -> None:
     for kind in (GdpFilter, RenyiFilter):
         for mass in (1e-6, 2e-6):
             with pytest.raises(ValueError, match="below delta"):
@@ -74,7 +74,7 @@ def test_42_item_8_masses_larger_than_a_budget_are_refused() -> None:
 
 
 @pytest.mark.parametrize("limit", [1.0, 500.0])
-def test_42_item_8_what_may_go_astray_is_charged_in_both_directions(limit: float) -> None:
+def test_what_may_go_astray_is_charged_in_both_directions(limit: float) -> None:
     """Another mechanism runs with this chance, under either neighbour: e^ε + 1 times it is added to δ (Event.astray)."""
     sampled = (
         TruncatedPoisson(0.01, Gaussian(2.0), 25, 1000) if limit == 1.0 else TruncatedPoisson(1e-3, Gaussian(2.0), 150, 10**5)
@@ -87,12 +87,12 @@ def test_42_item_8_what_may_go_astray_is_charged_in_both_directions(limit: float
     assert cost["mass"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_42_item_8_astray_in_budgets_whose_epsilon_is_no_exponent_of_a_double() -> None:
+def test_astray_in_budgets_whose_epsilon_is_no_exponent_of_a_double() -> None:
     sampled = TruncatedPoisson(0.01, Gaussian(2.0), 60, 1000)
     assert RenyiFilter.of(900.0, 1e-6, order=2.0).cost(sampled)["mass"] > 1
 
 
-def test_42_item_8_a_renyi_filter_spends_its_epsilon() -> None:
+def test_a_renyi_filter_spends_its_epsilon() -> None:
     """Conversion of a divergence D at order α (Canonne, Kamath, Steinke 2020, Proposition 12), from the definition."""
     for mass in (0.0, 3e-7, 9e-7):
         rule = RenyiFilter.of(2.0, 1e-6, mass=mass)
@@ -106,7 +106,7 @@ def test_42_item_8_a_renyi_filter_spends_its_epsilon() -> None:
         assert rule.cost(Gaussian(5.0)) == {"divergence": pytest.approx(order / 50), "mass": 0.0}
 
 
-def test_42_item_8_the_share_of_a_budget_is_that_of_the_kind_most_was_taken_of() -> None:
+def test_the_share_of_a_budget_is_that_of_the_kind_most_was_taken_of() -> None:
     rule = GdpFilter(1.0, 1e-5, ADD, mu_squared=0.5, mass=1e-6)
     assert rule.share({"mu_squared": 0.1, "mass": 5e-7}) == pytest.approx(0.5)
     assert rule.share({"mu_squared": 0.3, "mass": 5e-7}) == pytest.approx(0.6)
@@ -121,7 +121,7 @@ def test_42_item_8_the_share_of_a_budget_is_that_of_the_kind_most_was_taken_of()
 
 
 @pytest.mark.parametrize("rule", [GdpFilter(1.0, 1e-5, ADD, 0.5, 1e-6), RenyiFilter(1.0, 1e-5, ADD, 8.0, 0.5, 1e-6)])
-def test_42_item_8_an_account_is_full_when_one_of_its_limits_is_reached(rule: GdpFilter | RenyiFilter) -> None:
+def test_an_account_is_full_when_one_of_its_limits_is_reached(rule: GdpFilter | RenyiFilter) -> None:
     """A quarter at a time, exact in binary: four fit, of each kind, and not a hair more."""
     spending = next(iter(rule.limits))
     budget = Budget("stays", rule)
@@ -150,7 +150,7 @@ def test_42_item_8_an_account_is_full_when_one_of_its_limits_is_reached(rule: Gd
             type(rule)(**{**vars(rule), spending: wrong})
 
 
-def test_42_item_8_a_plan_counts_and_composes_what_is_in_it() -> None:
+def test_a_plan_counts_and_composes_what_is_in_it() -> None:
     one, other = SelfComposed(PoissonSampled(0.1, Gaussian(2.0)), 20), PureDP(0.1)
     rule = Plan.of(5.0, 1e-6, [(one, 2), (other, 3), (one, 1)])
     whole = [one, one, one, other, other, other]
@@ -175,7 +175,7 @@ def test_42_item_8_a_plan_counts_and_composes_what_is_in_it() -> None:
         Plan.of(rule.planned * 0.999, 1e-6, rule.releases)
 
 
-def test_42_item_8_a_log_adds_up_in_both_ways_where_composing_is_coarse() -> None:
+def test_a_log_adds_up_in_both_ways_where_composing_is_coarse() -> None:
     """Where next to nothing is left, each at its share of δ, if that is less; else all composed."""
     few = {Gaussian(2.0): 3, PureDP(0.3): 1}
     assert _composed_epsilon(few, 1e-6) == epsilon(Composed((SelfComposed(Gaussian(2.0), 3), PureDP(0.3))), 1e-6)
@@ -193,7 +193,7 @@ def test_42_item_8_a_log_adds_up_in_both_ways_where_composing_is_coarse() -> Non
         assert _composed_epsilon(many, 1e-6) == min(apart, together)
 
 
-def test_42_item_8_what_is_left_is_told_and_an_expired_budget_takes_nothing() -> None:
+def test_what_is_left_is_told_and_an_expired_budget_takes_nothing() -> None:
     rule = GdpFilter(1.0, 1e-5, ADD, 0.5, 1e-6)
     account = Account(Budget("stays", rule, expires="2027-12-31"))
     with pytest.raises(BudgetExceeded, match=r"costs a μ of 1, left is a μ of 0\.7071\."):
@@ -209,7 +209,7 @@ def test_42_item_8_what_is_left_is_told_and_an_expired_budget_takes_nothing() ->
             account.charged(cost, "2028-01-01")
 
 
-def test_42_item_8_a_log_adds_up_persons_and_records_apart(tmp_path: Path) -> None:
+def test_a_log_adds_up_persons_and_records_apart(tmp_path: Path) -> None:
     log = SpendLog(tmp_path / "spend.db")
     one, other = Gaussian(3.0), PureDP(0.2)
     charges = [(one, "a", False), (one, "a", False), (one, "b", True), (other, "b", False), (Composed(()), "a", False)]
@@ -229,7 +229,7 @@ def test_42_item_8_a_log_adds_up_persons_and_records_apart(tmp_path: Path) -> No
     assert SpendLog(tmp_path / "none.db").total(1e-6) == {}
 
 
-def test_42_item_8_rules_go_to_json_and_back_by_their_names() -> None:
+def test_rules_go_to_json_and_back_by_their_names() -> None:
     for rule in (GdpFilter.of(1.0, 1e-5), RenyiFilter.of(1.0, 1e-5), Plan.of(5.0, 1e-6, [(PureDP(0.1), 3)])):
         assert rule_from_dict(json.loads(json.dumps(rule.to_dict()))) == rule
     for wrong in ({"type": "Rule"}, {"type": "Odometer"}, {}):

@@ -38,7 +38,7 @@ def shown(error: BaseException) -> str:
         "postgresql://{}@127.0.0.1:9/none",
     ],
 )
-def test_11_no_part_of_a_password_is_printed(form: str, sign: str) -> None:
+def test_no_part_of_a_password_is_printed(form: str, sign: str) -> None:
     """Whatever sign it has, at its beginning, within it or at its end, and whatever a parser makes of that."""
     for password in (f"{SECRET}{sign}{SECRET}", f"{sign}{SECRET}", f"{SECRET}{sign}"):
         url = form.format(password)
@@ -55,7 +55,7 @@ def test_11_no_part_of_a_password_is_printed(form: str, sign: str) -> None:
         assert SECRET not in shown(failed.value).replace(url, "")  # a line of this test's own may be shown
 
 
-def test_11_an_encoded_password_is_taken(server: str) -> None:
+def test_an_encoded_password_is_taken(server: str) -> None:
     url = postgres.database(server, "spend")
     with_password = url.replace("tester@", f"tester:{quote('p%@/ ?ß', safe='')}@")
     log = SpendLog(with_password)
@@ -63,7 +63,7 @@ def test_11_an_encoded_password_is_taken(server: str) -> None:
     assert log.where == url.replace("tester@", "")
 
 
-def test_11_a_message_of_the_driver_that_quotes_the_password_is_not_told() -> None:
+def test_a_message_of_the_driver_that_quotes_the_password_is_not_told() -> None:
     server = Server.of(f"postgresql://me:{SECRET}@host/base?sslmode=verify-full")
     assert server.without_secrets(f'could not use "{SECRET}"') == "the driver's message quotes a secret"
     assert server.without_secrets("connection refused") == "connection refused"
@@ -72,7 +72,7 @@ def test_11_a_message_of_the_driver_that_quotes_the_password_is_not_told() -> No
     assert short.without_secrets("me:c@host") == "the driver's message quotes a secret"
 
 
-def test_11_the_command_prints_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     for url in (f"postgresql://me:{SECRET}%@127.0.0.1:9/none", f"postgresql://me:{SECRET}@127.0.0.1:9/none"):
         monkeypatch.setenv("DPERM_SPEND_LOG", url)
         for command in (
@@ -97,7 +97,7 @@ def test_11_the_command_prints_no_password(monkeypatch: pytest.MonkeyPatch) -> N
         ("postgresql://", "postgresql:///"),
     ],
 )
-def test_11_host_and_database_are_printed(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_and_database_are_printed(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("PGHOST", "PGPORT", "PGDATABASE"):
         monkeypatch.delenv(variable, raising=False)
     assert SpendLog(url).where == name
@@ -130,7 +130,7 @@ def test_a_connection_that_others_may_read_is_warned_of(url: str, sure: bool, mo
     monkeypatch.undo()
 
 
-def test_44_a_service_may_lead_anywhere(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_may_lead_anywhere(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its file states host and database, which the URL does not: two services are two logs, neither a sure one."""
     host, _, port = server.partition("@")[2].partition("/")[0].partition(":")
     file = tmp_path / "services.conf"
@@ -165,7 +165,7 @@ def test_the_warning_of_a_connection_comes_once(monkeypatch: pytest.MonkeyPatch)
         log.charge(Gaussian(1.0), mechanism="test")
 
 
-def test_14_without_the_driver_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_driver_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     monkeypatch.setenv("DPERM_SPEND_LOG", "postgresql://me@host/base")
     assert "pip install 'dperm[postgres]'" in dperm("budget", "show", expect=1).stderr
@@ -187,7 +187,7 @@ def with_default(server: str, level: str) -> str:
 
 @pytest.mark.filterwarnings("ignore:The budget of")
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_9_writers_see_each_other_whatever_the_server_s_default_is(server: str, level: str) -> None:
+def test_writers_see_each_other_whatever_the_server_s_default_is(server: str, level: str) -> None:
     log = SpendLog(with_default(server, level))
     log.create_budget(Budget.of("stays", 4.0, 1e-5))
 
@@ -200,7 +200,7 @@ def test_9_writers_see_each_other_whatever_the_server_s_default_is(server: str, 
     assert log.verify() == 101
 
 
-def test_9_steps_are_handed_out_once_under_repeatable_read(server: str) -> None:
+def test_steps_are_handed_out_once_under_repeatable_read(server: str) -> None:
     log = SpendLog(with_default(server, "repeatable read"))
     run = log.charge(Gaussian(1.0), mechanism="test", keeps_reservations=True)
     parts: list[tuple[int, int] | None] = []
@@ -213,7 +213,7 @@ def test_9_steps_are_handed_out_once_under_repeatable_read(server: str) -> None:
     assert sorted(part for part in parts if part is not None) == [(start, start + 1) for start in range(60)]
 
 
-def test_44_5_options_that_would_be_ignored_are_refused() -> None:
+def test_options_that_would_be_ignored_are_refused() -> None:
     """A schema that a URL names was left out in silence: charges went to another log."""
     with pytest.raises(ValueError, match="without options"):
         Server.of("postgresql://me@host/base?options=-csearch_path%3Dtheirs")

@@ -29,7 +29,7 @@ RUNS = [lambda noise, size=size: plan(noise, size).event(ADD) for size in NOMINA
 
 @pytest.mark.parametrize("relation", list(Relation))
 @pytest.mark.parametrize("filtered", [False, True])
-def test_item_8_the_number_of_records_is_released_as_it_was_charged(filtered: bool, relation: Relation) -> None:
+def test_the_number_of_records_is_released_as_it_was_charged(filtered: bool, relation: Relation) -> None:
     """One record more or less moves it by 1. A filter takes it as its first part; beside what is known it is charged."""
     for epsilon_of_all in (0.5, 2.0):
         if filtered:
@@ -84,7 +84,7 @@ def test_calibrating_below_a_profile_finds_its_edge() -> None:
         calibrate_below(lambda x: Gaussian(5.0), profile)
 
 
-def test_defect_10_four_default_fits_of_several_classes_compose() -> None:
+def test_four_default_fits_of_several_classes_compose() -> None:
     """Each used to promise all of its δ, so that four in one log had no finite ε."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(400, 4)), np.arange(400) % 3

@@ -109,7 +109,7 @@ EARLIER = {
 
 
 @pytest.mark.parametrize("name", TAMPERINGS)
-def test_8_nothing_is_charged_to_a_log_that_was_changed(log: SpendLog, name: str) -> None:
+def test_nothing_is_charged_to_a_log_that_was_changed(log: SpendLog, name: str) -> None:
     edited(log.where, *TAMPERINGS[name])
     for use in (
         lambda: charge(log),
@@ -151,7 +151,7 @@ def appended(log: SpendLog, kind: str, of: str, said: str) -> None:
 
 @pytest.mark.parametrize("amount", AMOUNTS, ids=lambda amount: f"{amount[:9]} of {len(amount)}")
 @pytest.mark.parametrize("kind", ["charge", "part", "steps"])
-def test_44_no_entry_makes_room_or_cannot_be_told(log: SpendLog, kind: str, amount: str) -> None:
+def test_no_entry_makes_room_or_cannot_be_told(log: SpendLog, kind: str, amount: str) -> None:
     run = charge(log)
     said = {
         "charge": f'"costs":{{"divergence":{amount},"mass":0}}',
@@ -171,7 +171,7 @@ def test_44_no_entry_makes_room_or_cannot_be_told(log: SpendLog, kind: str, amou
 
 
 @pytest.mark.parametrize("spent", [f'{{"a":1{"0" * 400}}}', '{"a":-1}', "[" * 10**5], ids=["vast", "negative", "deep"])
-def test_44_a_head_in_another_form_is_one_that_cannot_be_read(log: SpendLog, spent: str) -> None:
+def test_a_head_in_another_form_is_one_that_cannot_be_read(log: SpendLog, spent: str) -> None:
     (head,) = heads()
     whole = head.read_text()
     told = whole.replace(json.dumps(json.loads(whole)["accounts"]["stays"]["spent"]), spent)
@@ -181,7 +181,7 @@ def test_44_a_head_in_another_form_is_one_that_cannot_be_read(log: SpendLog, spe
         charge(log)
 
 
-def test_44_an_event_that_was_changed_enters_no_run_that_goes_on(log: SpendLog) -> None:
+def test_an_event_that_was_changed_enters_no_run_that_goes_on(log: SpendLog) -> None:
     run = log.charge(Gaussian(20.0), mechanism="test", label="stays", keeps_parts=True)
     assert log.add_part(run, Gaussian(2.0), Price("x", 1.0, 5.0), spent=0.0, note={}) == 1.0
     edited(log.where, "UPDATE dperm_events SET body = replace(body, ':2.0', ':2000.0')")
@@ -195,13 +195,13 @@ def test_44_an_event_that_was_changed_enters_no_run_that_goes_on(log: SpendLog) 
             use()
 
 
-def test_44_a_user_of_another_encoding_charges(log: SpendLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_of_another_encoding_charges(log: SpendLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPERM_USER", os.fsdecode(b"Ren\xe9"))
     charge(log)
     assert log.history()[-1]["by"] == r"Ren\udce9"
 
 
-def test_44_nobody_else_writes_folders_that_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_else_writes_folders_that_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever can write them can put another log, or other heads, in the place of what lies there."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("DPERM_SPEND_LOG")
@@ -217,7 +217,7 @@ def test_44_nobody_else_writes_folders_that_are_made(tmp_path: Path, monkeypatch
     assert len(found) == 7
 
 
-def test_8_what_is_counted_again_is_looked_at_again(log: SpendLog) -> None:
+def test_what_is_counted_again_is_looked_at_again(log: SpendLog) -> None:
     """A budget that is made anew, and a run that goes on, count early entries again."""
     run = charge(log, 30.0)
     log.reserve(run, 5, 20)
@@ -239,7 +239,7 @@ def test_8_what_is_counted_again_is_looked_at_again(log: SpendLog) -> None:
 
 
 @pytest.mark.parametrize("name", EARLIER)
-def test_8_what_was_changed_before_the_remembered_entry_moves_no_budget(log: SpendLog, name: str) -> None:
+def test_what_was_changed_before_the_remembered_entry_moves_no_budget(log: SpendLog, name: str) -> None:
     account = log.account("stays")
     edited(log.where, *EARLIER[name])
     charge(log)  # what is remembered says what was spent, whatever the log's beginning says now
@@ -255,7 +255,7 @@ def test_8_what_was_changed_before_the_remembered_entry_moves_no_budget(log: Spe
 
 @pytest.mark.filterwarnings("ignore:.*nothing was remembered here")
 @pytest.mark.parametrize("name", sorted({*TAMPERINGS, *EARLIER} - {"entries and head deleted", "cut, and spent less"}))
-def test_8_the_first_use_reads_all(log: SpendLog, name: str) -> None:
+def test_the_first_use_reads_all(log: SpendLog, name: str) -> None:
     forget()
     edited(log.where, *{**TAMPERINGS, **EARLIER}[name])
     if name == "cut":  # the budget shows it
@@ -265,7 +265,7 @@ def test_8_the_first_use_reads_all(log: SpendLog, name: str) -> None:
     assert not isinstance(refused.value, BudgetExceeded)
 
 
-def test_8_a_log_that_is_set_back_shows_only_from_what_lies_outside(log: SpendLog, tmp_path: Path) -> None:
+def test_a_log_that_is_set_back_shows_only_from_what_lies_outside(log: SpendLog, tmp_path: Path) -> None:
     """An earlier copy fits together. Whoever used the log since remembers; who did not is told so; an owner's head shows it."""
     path, copy = Path(log.where), tmp_path / "copy.db"
     shutil.copy(path, copy)
@@ -287,7 +287,7 @@ def test_8_a_log_that_is_set_back_shows_only_from_what_lies_outside(log: SpendLo
 
 
 @pytest.mark.parametrize("gone", ["deleted", "emptied", "replaced"])
-def test_8_a_log_that_is_gone_is_not_begun_anew_unless_somebody_says_so(log: SpendLog, tmp_path: Path, gone: str) -> None:
+def test_a_log_that_is_gone_is_not_begun_anew_unless_somebody_says_so(log: SpendLog, tmp_path: Path, gone: str) -> None:
     path = Path(log.where)
     path.unlink()
     if gone == "emptied":
@@ -305,7 +305,7 @@ def test_8_a_log_that_is_gone_is_not_begun_anew_unless_somebody_says_so(log: Spe
     assert log.verify() == 1 + (gone == "replaced")
 
 
-def test_8_heads_belong_to_their_user_and_to_one_log(log: SpendLog, tmp_path: Path) -> None:
+def test_heads_belong_to_their_user_and_to_one_log(log: SpendLog, tmp_path: Path) -> None:
     (head,) = heads()
     assert head.stat().st_mode & 0o777 == 0o600 and head.parent.stat().st_mode & 0o777 == 0o700
     charge(log)
@@ -318,7 +318,7 @@ def test_8_heads_belong_to_their_user_and_to_one_log(log: SpendLog, tmp_path: Pa
     assert json.loads(head.read_text())["count"] == 11
 
 
-def test_8_a_link_that_leads_elsewhere_now_shows(log: SpendLog, tmp_path: Path) -> None:
+def test_a_link_that_leads_elsewhere_now_shows(log: SpendLog, tmp_path: Path) -> None:
     folder = tmp_path / "team"
     folder.symlink_to(Path(log.where).parent)
     linked = SpendLog(folder / "spend.db")
@@ -333,7 +333,7 @@ def test_8_a_link_that_leads_elsewhere_now_shows(log: SpendLog, tmp_path: Path) 
         charge(linked)
 
 
-def test_8_a_user_without_a_home_is_told_that_nothing_is_remembered(log: SpendLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_is_told_that_nothing_is_remembered(log: SpendLog, monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless() -> Path:
         raise RuntimeError("no home")
 
@@ -358,7 +358,7 @@ VALUES = ("NULL", "-3", "3.5", "9e999", "1000000", "'x'", "''", "'{}'", "'[]'", 
 
 @pytest.mark.filterwarnings("ignore:.*nothing was remembered")
 @pytest.mark.parametrize(("table", "column"), CELLS)
-def test_8_whatever_stands_in_a_cell_is_refused_in_one_line(log: SpendLog, table: str, column: str) -> None:
+def test_whatever_stands_in_a_cell_is_refused_in_one_line(log: SpendLog, table: str, column: str) -> None:
     """Of the last row, for who remembers the entry before it, and for who remembers nothing."""
     path, (head,) = Path(log.where), heads()
     charge(log, 50.0)
@@ -385,7 +385,7 @@ def test_8_whatever_stands_in_a_cell_is_refused_in_one_line(log: SpendLog, table
 
 
 @pytest.mark.parametrize(("table", "column"), CELLS)
-def test_8_whatever_stands_in_a_cell_is_read_or_refused_in_one_line(log: SpendLog, table: str, column: str) -> None:
+def test_whatever_stands_in_a_cell_is_read_or_refused_in_one_line(log: SpendLog, table: str, column: str) -> None:
     """Who only reads need not notice, and meets no other error."""
     path = Path(log.where)
     charge(log, 50.0)
@@ -400,7 +400,7 @@ def test_8_whatever_stands_in_a_cell_is_read_or_refused_in_one_line(log: SpendLo
                 read()
 
 
-def test_8_the_history_of_a_damaged_entry_ends_in_one_line(log: SpendLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_history_of_a_damaged_entry_ends_in_one_line(log: SpendLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPERM_SPEND_LOG", log.where)
     whole = Path(log.where).read_bytes()
     for body in ('{"kind":"charge"}', '{"kind":"budget"}', '{"kind":"time"}', '{"kind":"refusal"}', "{}", "[]", "x"):
@@ -414,7 +414,7 @@ NO_COSTS = [{"divergence": -100.0}, {"divergence": 0.0, "mass": -1e-9}, {"diverg
 
 
 @pytest.mark.parametrize("costs", [*NO_COSTS, {}], ids=str)
-def test_8_no_entry_makes_room_in_a_budget(log: SpendLog, costs: Any) -> None:
+def test_no_entry_makes_room_in_a_budget(log: SpendLog, costs: Any) -> None:
     """Also where it is written as an entry should be, and the sum with it."""
     account = log.account("stays")
     assert account is not None
@@ -431,7 +431,7 @@ def test_8_no_entry_makes_room_in_a_budget(log: SpendLog, costs: Any) -> None:
             use()
 
 
-def test_8_a_budget_s_entry_is_of_its_own_label(log: SpendLog) -> None:
+def test_a_budget_s_entry_is_of_its_own_label(log: SpendLog) -> None:
     with log.database.writing() as rows:
         body = {"label": "others", "budget": Budget.of("stays", 400.0, 1e-5).to_dict(), "spent": {}}
         append(rows, "budget", "", body)
@@ -440,7 +440,7 @@ def test_8_a_budget_s_entry_is_of_its_own_label(log: SpendLog) -> None:
         charge(log)
 
 
-def test_8_what_killed_writers_left_is_removed(log: SpendLog) -> None:
+def test_what_killed_writers_left_is_removed(log: SpendLog) -> None:
     from dperm.release.ledger import remembering
 
     folder = heads()[0].parent
@@ -453,9 +453,7 @@ def test_8_what_killed_writers_left_is_removed(log: SpendLog) -> None:
     assert new.exists() and not old.exists()
 
 
-def test_8_a_head_that_cannot_be_remembered_stops_no_charge(
-    log: SpendLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_that_cannot_be_remembered_stops_no_charge(log: SpendLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     with pytest.warns(UserWarning) as told:
@@ -481,14 +479,14 @@ FORGED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("head", FORGED, ids=str)
-def test_8_forged_heads_are_refused(log: SpendLog, head: dict[str, Any], tmp_path: Path) -> None:
+def test_forged_heads_are_refused(log: SpendLog, head: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Expected a head of a spend log"):
         log.verify(head)
     with pytest.raises(ValueError, match="Expected a head of a spend log"):
         SpendLog(tmp_path / "none.db").verify(head)
 
 
-def test_8_the_command_takes_a_log_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_command_takes_a_log_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "spend.db"))
     dperm("budget", "create", "stays", "--epsilon", "4")
     (tmp_path / "spend.db").unlink()
@@ -510,7 +508,7 @@ def is_locked(path: str) -> bool:
     return done.returncode != 0
 
 
-def test_8_threads_do_not_take_each_other_s_lock(log: SpendLog) -> None:
+def test_threads_do_not_take_each_other_s_lock(log: SpendLog) -> None:
     """Closing a file drops all locks that the process has on it, also those of another thread's transaction."""
     with log.database.writing():
         for look in (lambda: log.account("stays"), lambda: SpendLog(log.where).head()):
@@ -523,7 +521,7 @@ def test_8_threads_do_not_take_each_other_s_lock(log: SpendLog) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system forks no processes")
 @pytest.mark.parametrize("uses", ["reads", "writes"])
-def test_44_a_child_that_was_forked_while_a_thread_charged_charges(log: SpendLog, uses: str) -> None:
+def test_a_child_that_was_forked_while_a_thread_charged_charges(log: SpendLog, uses: str) -> None:
     """SQLite's memory of locks is the process's: the child took the thread's for its own, and found the file locked for ever."""
     inside, forked = threading.Event(), threading.Event()
 

@@ -25,7 +25,7 @@ def refusals(query: float, event: AboveThreshold) -> np.ndarray:
     return np.array([ask() for _ in range(RUNS)])
 
 
-def test_42_a_borderline_question_is_answered_no_as_often_as_the_threshold_is_the_largest_of_all() -> None:
+def test_a_borderline_question_is_answered_no_as_often_as_the_threshold_is_the_largest_of_all() -> None:
     """Threshold and k queries, all 0, have noise of one law: by symmetry the threshold is above all k with chance 1/(k + 1).
     Without noise on the threshold it would be 2⁻ᵏ, and with noise that is drawn anew for each question too."""
     found = refusals(0.0, AboveThreshold(3.0, queries=QUESTIONS))
@@ -36,7 +36,7 @@ def test_42_a_borderline_question_is_answered_no_as_often_as_the_threshold_is_th
 
 @pytest.mark.parametrize("charged", [0.6, 3.0])
 @pytest.mark.parametrize("distance", [-2.0, 1.0])
-def test_42_a_first_answer_has_the_law_of_the_difference_of_two_laplace_noises(charged: float, distance: float) -> None:
+def test_a_first_answer_has_the_law_of_the_difference_of_two_laplace_noises(charged: float, distance: float) -> None:
     """Of a query `distance` scales b = 3·sensitivity/ε above the threshold: two Laplace numbers of scale b differ by more than
     t·b with chance e⁻ᵗ·(2 + t)/4."""
     query = distance * 3 * SENSITIVITY / charged

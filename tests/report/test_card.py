@@ -139,7 +139,7 @@ def issued(event: Event) -> Certificate:
     return Certificate.issue(mechanism="test", event=event, delta=1e-5, provenance=Provenance.audit())
 
 
-def test_item_8_a_certificate_s_charge_is_within_five_minutes_of_it() -> None:
+def test_a_certificate_s_charge_is_within_five_minutes_of_it() -> None:
     log = SpendLog.current()
     log.charge(Gaussian(2.0), mechanism="test", label="stays")
     charged = datetime.fromisoformat(log.charges()[0].time)
@@ -149,7 +149,7 @@ def test_item_8_a_certificate_s_charge_is_within_five_minutes_of_it() -> None:
     assert Spent.of(log, "stays", issued(Gaussian(3.0))) is None
 
 
-def test_item_8_releases_that_compose_to_a_certificate_are_all_in_the_log() -> None:
+def test_releases_that_compose_to_a_certificate_are_all_in_the_log() -> None:
     log = SpendLog.current()
     for event in (Gaussian(2.0), PureDP(0.5)):
         log.charge(event, mechanism="test", label="stays")
@@ -158,7 +158,7 @@ def test_item_8_releases_that_compose_to_a_certificate_are_all_in_the_log() -> N
         assert Spent.of(log, "stays", issued(Composed(parts))) is None
 
 
-def test_item_8_people_are_rounded_up_to_tenths() -> None:
+def test_people_are_rounded_up_to_tenths() -> None:
     for people in (*np.random.default_rng(0).uniform(0, 100, 200), 0.1 + 0.2, 99.95, 100.0):
         assert people - 1e-9 <= _up(people) < people + 0.1
         assert 10 * _up(people) == pytest.approx(round(10 * _up(people)), abs=1e-9)

@@ -67,7 +67,7 @@ def numbers(result: StudyResult) -> dict[Any, Any]:
 
 
 @pytest.mark.parametrize("count", [1, 4, 7])
-def test_44_2_an_interrupted_comparison_goes_on_and_pays_for_nothing_twice(tmp_path: Path, count: int) -> None:
+def test_an_interrupted_comparison_goes_on_and_pays_for_nothing_twice(tmp_path: Path, count: int) -> None:
     """With a seed, which no report of a user's has, the results are those of a comparison that nothing interrupted."""
     path = tmp_path / "results.jsonl"
     with pytest.raises(Stopped):
@@ -85,7 +85,7 @@ def test_44_2_an_interrupted_comparison_goes_on_and_pays_for_nothing_twice(tmp_p
     assert numbers(again) == numbers(whole) and charges() == 2 * FITS  # `whole` was paid for, `again` was not
 
 
-def test_44_2_without_a_seed_the_splits_are_those_of_the_first_call(tmp_path: Path) -> None:
+def test_without_a_seed_the_splits_are_those_of_the_first_call(tmp_path: Path) -> None:
     path, study = tmp_path / "results.jsonl", replace(STUDY, seed=None)
     with pytest.raises(Stopped):
         run(path, study, progress=after(4, stop))
@@ -108,7 +108,7 @@ def records(path: Path) -> list[dict[str, Any]]:
     "change",
     [{"delta": 1e-6}, {"data_norm": 2.0}, {"relation": "replace_one"}, {"seed": 1}, {"test_share": 0.3}, {"a record": True}],
 )
-def test_44_2_results_of_other_settings_or_records_are_not_taken(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_results_of_other_settings_or_records_are_not_taken(tmp_path: Path, change: dict[str, Any]) -> None:
     study, path = replace(STUDY, repeats=1, mechanisms=("output",)), tmp_path / "results.jsonl"
     run(path, study)
     assert charges() == 2
@@ -122,7 +122,7 @@ def test_44_2_results_of_other_settings_or_records_are_not_taken(tmp_path: Path,
     assert charges() == 4
 
 
-def test_44_2_a_line_that_was_not_finished_and_one_that_was_changed_are_passed_over(tmp_path: Path) -> None:
+def test_a_line_that_was_not_finished_and_one_that_was_changed_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     run(path)
     lines = path.read_text().splitlines()
@@ -135,7 +135,7 @@ def test_44_2_a_line_that_was_not_finished_and_one_that_was_changed_are_passed_o
     assert charges() == FITS + 2
 
 
-def test_44_2_a_disk_that_is_full_stops_the_charges_and_keeps_the_results(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_stops_the_charges_and_keeps_the_results(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     kept = KeptResults(path)
     full = os.open("/dev/full", os.O_WRONLY)
@@ -152,7 +152,7 @@ def test_44_2_a_disk_that_is_full_stops_the_charges_and_keeps_the_results(tmp_pa
     assert charges() == FITS
 
 
-def test_44_2_a_disk_that_is_full_before_the_first_result_costs_nothing(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_before_the_first_result_costs_nothing(tmp_path: Path) -> None:
     kept = KeptResults(tmp_path / "results.jsonl")
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, kept.descriptor)
@@ -163,7 +163,7 @@ def test_44_2_a_disk_that_is_full_before_the_first_result_costs_nothing(tmp_path
     assert charges() == 0 and list(tmp_path.iterdir()) == []
 
 
-def test_44_2_a_file_that_may_not_grow_stops_the_command_and_its_results_are_printed(
+def test_a_file_that_may_not_grow_stops_the_command_and_its_results_are_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit is on every file of the process: none takes the results, and they go to the screen."""
@@ -188,7 +188,7 @@ def test_44_2_a_file_that_may_not_grow_stops_the_command_and_its_results_are_pri
     assert [item["study"] for item in records(path)] == ["another"]  # of a comparison that is not over yet
 
 
-def test_44_2_a_report_that_finds_no_place_costs_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_that_finds_no_place_costs_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     settings = ("iris", "--epsilons", "1", "--mechanisms", "output", "--repeats", 2, "--jobs", 1, "-o", out / "r.html")
     with monkeypatch.context() as patch:
@@ -207,7 +207,7 @@ def test_44_2_a_report_that_finds_no_place_costs_nothing_again(tmp_path: Path, m
 
 @pytest.mark.fast_cases("1")
 @pytest.mark.parametrize("kills", [1, 6])
-def test_44_2_killed_with_all_its_processes_a_comparison_loses_only_what_was_in_progress(tmp_path: Path, kills: int) -> None:
+def test_killed_with_all_its_processes_a_comparison_loses_only_what_was_in_progress(tmp_path: Path, kills: int) -> None:
     """Each of two processes may have paid for one result that it had not yet kept."""
     path, total = tmp_path / "r.results.jsonl", 2 * 2 * 20
     command = [
@@ -247,7 +247,7 @@ def whole_lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_44_2_a_file_of_results_is_one_comparisons_at_a_time_and_its_owners(tmp_path: Path) -> None:
+def test_a_file_of_results_is_one_comparisons_at_a_time_and_its_owners(tmp_path: Path) -> None:
     settings = ("compare", "iris", "--epsilons", "1", "--repeats", 1, "--mechanisms", "output", "--jobs", 1)
     settings = (*settings, "-o", tmp_path / "r.html")
     lock = Lock(tmp_path / ".r.results.jsonl.lock", "process 7 of somebody")

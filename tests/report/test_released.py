@@ -115,7 +115,7 @@ def training(what: str, relation: str, persons: bool) -> Training:
 
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
 @pytest.mark.parametrize("what", ["two classes", "three classes", "groups", "numbers"])
-def test_issue_9_half_of_the_sensitivity_is_refuted(what: str, relation: str) -> None:
+def test_half_of_the_sensitivity_is_refuted(what: str, relation: str) -> None:
     (place,) = places_in("report/released.py")
     assert is_found(training(what, relation, persons=False), place)
 

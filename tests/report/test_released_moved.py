@@ -38,7 +38,7 @@ def classes(truth: Any, answers: Any, relation: str, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_item_8_a_record_moves_counts_of_classes_by_the_sensitivity(grouped: bool) -> None:
+def test_a_record_moves_counts_of_classes_by_the_sensitivity(grouped: bool) -> None:
     groups = {"group_names": ["x", "y"], "groups": np.arange(7) % 2} if grouped else {}
     fewer = {**groups, "groups": groups["groups"][1:]} if grouped else {}
     here, without = classes(TRUTH, ANSWERS, ADD, **groups), classes(TRUTH[1:], ANSWERS[1:], ADD, **fewer)
@@ -47,7 +47,7 @@ def test_item_8_a_record_moves_counts_of_classes_by_the_sensitivity(grouped: boo
     assert 0.999999 < only(moves(classes(TRUTH, ANSWERS, REPLACE, **groups), classes(*other, REPLACE, **groups))) <= 1
 
 
-def test_item_8_a_person_moves_them_by_no_more_however_many_rows_there_are() -> None:
+def test_a_person_moves_them_by_no_more_however_many_rows_there_are() -> None:
     whose = np.array([0, 0, 0, 1, 1, 1, 2])
     alike = np.where(whose == 0, 1, TRUTH), np.where(whose == 0, 1, ANSWERS)  # all rows in one cell: as much as one record
     kept = whose > 0
@@ -58,7 +58,7 @@ def test_item_8_a_person_moves_them_by_no_more_however_many_rows_there_are() -> 
 
 
 @pytest.mark.parametrize("persons", [False, True])
-def test_item_8_a_record_moves_sums_of_numbers_by_the_sensitivity(persons: bool) -> None:
+def test_a_record_moves_sums_of_numbers_by_the_sensitivity(persons: bool) -> None:
     """At the top of the range with an answer at its bottom, all five sums of a record are 1. Others count as its ends."""
     truth, answers = np.array([1e9, 4.0, 5.0, 6.0]), np.array([-1e9, 4.5, 5.5, 2.0])
     for relation in (ADD, REPLACE):
@@ -75,7 +75,7 @@ def test_item_8_a_record_moves_sums_of_numbers_by_the_sensitivity(persons: bool)
         assert 0.999999 < only(moves(run(slice(None)), run(slice(1, None)))) <= 1
 
 
-def test_item_8_sums_of_numbers_by_hand() -> None:
+def test_sums_of_numbers_by_hand() -> None:
     """Of places in the range and distances in its units."""
     source = Asked()
     truth, answers = np.array([2.0, 5.0, 8.0]), np.array([3.5, 5.0, -9.0])
@@ -93,7 +93,7 @@ class Says:
 
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
-def test_item_8_a_held_out_record_moves_the_score_of_a_try_by_the_sensitivity(relation: str) -> None:
+def test_a_held_out_record_moves_the_score_of_a_try_by_the_sensitivity(relation: str) -> None:
     search = DPSearch(
         DPLogisticRegression(classes=[0, 1], relation=relation), {"mechanism": ["output", "objective"]}, epsilon=1.0
     )
@@ -122,7 +122,7 @@ def asked(run: Any) -> Question:
     return question
 
 
-def test_item_8_probabilities_are_binned_within_their_ends_and_on_their_answer_s_side() -> None:
+def test_probabilities_are_binned_within_their_ends_and_on_their_answer_s_side() -> None:
     """Twenty bins of the second class's probability: what is beyond the ends counts as the ends, what is no number as the half,
     and whatever is said, an answer is on its side of the half."""
     likely = np.array([-7.0, 0.0, 0.049, 0.07, 0.5, 0.97, 1.0, 7.0, np.nan, np.inf, -np.inf])
@@ -140,7 +140,7 @@ def test_item_8_probabilities_are_binned_within_their_ends_and_on_their_answer_s
         assert asked(run).query.reshape(2, 20).tolist() == expected.tolist()
 
 
-def test_item_8_two_classes_without_probabilities_have_a_cell_each() -> None:
+def test_two_classes_without_probabilities_have_a_cell_each() -> None:
     truth, answers = np.array([0, 1, 1, 0, 1]), np.array([0, 0, 1, 0, 1])
 
     def run(source: Asked) -> None:
@@ -149,7 +149,7 @@ def test_item_8_two_classes_without_probabilities_have_a_cell_each() -> None:
     assert asked(run).query.tolist() == [2.0, 0.0, 1.0, 2.0]
 
 
-def test_item_8_classes_and_groups_have_a_cell_each() -> None:
+def test_classes_and_groups_have_a_cell_each() -> None:
     """Three classes whose probabilities are not asked for; groups that are named, of which one is empty."""
     likely, groups = np.linspace(0, 1, 7), np.array([0, 2, 2, 0, 0, 2, 2])
 
@@ -170,7 +170,7 @@ def numbers(truth: Any, answers: Any, **changes: Any) -> Any:
     return run
 
 
-def test_item_8_targets_and_answers_beyond_the_range_count_as_its_ends() -> None:
+def test_targets_and_answers_beyond_the_range_count_as_its_ends() -> None:
     truth, answers = np.array([-1e9, 1e9, 5.0, 5.0]), np.array([5.0, 5.0, -1e9, 1e9])
     off, place = np.full(4, 0.5), np.array([0.0, 1.0, 0.5, 0.5])
     expected = [4, off.sum(), (off**2).sum(), place.sum(), (place**2).sum()]
@@ -182,7 +182,7 @@ def test_item_8_targets_and_answers_beyond_the_range_count_as_its_ends() -> None
     assert asked(numbers(truth, answers, persons=whose)).query.tolist() == means
 
 
-def test_item_8_sums_of_numbers_do_not_depend_on_their_order() -> None:
+def test_sums_of_numbers_do_not_depend_on_their_order() -> None:
     """To the last bit: what a record adds is then what it adds alone."""
     rng = np.random.default_rng(0)
     truth, answers, order = rng.uniform(2, 8, 3000), rng.uniform(2, 8, 3000), rng.permutation(3000)
@@ -193,7 +193,7 @@ def test_item_8_sums_of_numbers_do_not_depend_on_their_order() -> None:
 
 
 @pytest.mark.parametrize("what", ["classes", "numbers"])
-def test_item_8_a_person_of_a_million_rows_counts_as_one_at_most(what: str) -> None:
+def test_a_person_of_a_million_rows_counts_as_one_at_most(what: str) -> None:
     """Rounding the rows' shares up would add a fortieth of a percent."""
     count = 1_000_003
     whose = np.append(np.zeros(count, dtype=int), 1)
@@ -209,7 +209,7 @@ def test_item_8_a_person_of_a_million_rows_counts_as_one_at_most(what: str) -> N
 
 
 @pytest.mark.parametrize("target_range", [(-1e308, 1e308), (0.0, np.inf), (np.nan, 1.0), (5.0, 5.0), (8.0, 2.0)], ids=str)
-def test_item_8_a_range_whose_width_is_no_number_is_refused(target_range: Any) -> None:
+def test_a_range_whose_width_is_no_number_is_refused(target_range: Any) -> None:
     """Within ±1e308 a single target of 1e308 made all sums NaN, which its neighbour's were not."""
     with pytest.raises(ValueError, match="range"):
         release_number_scores(np.array([1e308, 0.0]), np.zeros(2), target_range, epsilon=1.0)
@@ -219,7 +219,7 @@ def test_item_8_a_range_whose_width_is_no_number_is_refused(target_range: Any) -
 # What is said of them
 
 
-def test_item_8_widths_are_those_of_the_noise() -> None:
+def test_widths_are_those_of_the_noise() -> None:
     """The number of records is a sum of all cells' noise: 95 % of normals are within 1.96 of their deviation."""
     truth, groups = np.arange(900) % 3, np.arange(900) % 2
     for names in (["x", "y"], []):
@@ -239,7 +239,7 @@ def test_item_8_widths_are_those_of_the_noise() -> None:
 
 
 @pytest.mark.parametrize("persons", [False, True])
-def test_item_8_the_certificate_says_whose_rows_are_protected(persons: bool) -> None:
+def test_the_certificate_says_whose_rows_are_protected(persons: bool) -> None:
     whose: Any = {"persons": np.arange(7) // 2} if persons else {}
     for found in (
         release_class_scores(TRUTH, ANSWERS, None, ["a", "b", "c"], epsilon=1.0, **whose),
@@ -255,7 +255,7 @@ def test_item_8_the_certificate_says_whose_rows_are_protected(persons: bool) -> 
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_item_8_numbers_and_classes_that_are_none_are_refused_uncharged(bad: float) -> None:
+def test_numbers_and_classes_that_are_none_are_refused_uncharged(bad: float) -> None:
     good, wrong = np.array([3.0, 4.0]), np.array([3.0, bad])
     for truth, answers in ((wrong, good), (good, wrong)):
         with pytest.raises(ValueError, match="finite targets and answers"):

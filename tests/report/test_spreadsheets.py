@@ -25,18 +25,18 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("text", FORMULAS)
-def test_12_a_formula_is_quoted(text: str) -> None:
+def test_a_formula_is_quoted(text: str) -> None:
     inner = f"{text[0]}'{text[1:]}" if text in ("\t=1", "\r=1") else text
     assert quoted(text) == f"'{inner}" == quoted(quoted(text))
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_12_numbers_ids_and_words_are_left_alone(text: str) -> None:
+def test_numbers_ids_and_words_are_left_alone(text: str) -> None:
     assert quoted(text) == text
 
 
 @pytest.mark.parametrize("separator", [";", "\t", "\n", "\r"])
-def test_12_what_another_separator_would_make_a_cell_is_quoted(separator: str) -> None:
+def test_what_another_separator_would_make_a_cell_is_quoted(separator: str) -> None:
     """A spreadsheet that splits at semicolons ends a cell there, whatever the commas and quotation marks of the file are."""
     text = f"all well{separator}=cmd{separator}-5{separator}-5+1"
     assert quoted(text) == f"all well{separator}'=cmd{separator}-5{separator}'-5+1"
@@ -49,7 +49,7 @@ def test_12_what_another_separator_would_make_a_cell_is_quoted(separator: str) -
     assert not any(cell.lstrip('" ').startswith(("=", "+", "@", "-5+")) for cell in cells)
 
 
-def test_12_tables_keep_numbers_gaps_and_names() -> None:
+def test_tables_keep_numbers_gaps_and_names() -> None:
     table = pd.DataFrame(
         {
             "=name": ["=1", "a", None, "=1"],
@@ -74,7 +74,7 @@ def test_12_tables_keep_numbers_gaps_and_names() -> None:
 
 
 @pytest.mark.parametrize("kind", ["str", "object"])
-def test_12_what_is_looked_for_at_once_is_what_one_by_one_is_quoted(kind: str) -> None:
+def test_what_is_looked_for_at_once_is_what_one_by_one_is_quoted(kind: str) -> None:
     """Texts that a table holds together are looked at another way than one text: each of both lists, and each within another."""
     texts = [
         *FORMULAS,
@@ -92,7 +92,7 @@ def test_12_what_is_looked_for_at_once_is_what_one_by_one_is_quoted(kind: str) -
     assert made["row"].tolist() == table["row"].tolist() and made.index.tolist() == table.index.tolist()
 
 
-def test_12_predictions_hold_no_formula_and_join_with_their_rows(tmp_path: Path) -> None:
+def test_predictions_hold_no_formula_and_join_with_their_rows(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     size = 60
     table = pd.DataFrame(

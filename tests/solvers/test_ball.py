@@ -90,7 +90,7 @@ def problems(rng: np.random.Generator, modulus: tuple[float, float] = (-12, 3)) 
 @pytest.mark.parametrize(
     ("seed", "count"), [(0, 3_000), *(pytest.param(seed, 20_000, marks=pytest.mark.slow) for seed in range(1, 6))]
 )
-def test_2_no_minimiser_in_a_ball_fails(seed: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_minimiser_in_a_ball_fails(seed: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def not_needed(problem: Any, tolerance: float, radius: float, start: Any) -> Any:
         """Newton's method ended with a certificate, or 0 is near enough."""
         assert problem.strong_convexity * radius <= tolerance
@@ -125,9 +125,7 @@ def slopes_of(loss: Loss, t: Any, y: float) -> Any:
 
 @pytest.mark.parametrize("way", ["Newton", "descent"])
 @pytest.mark.parametrize("kind", ["logistic", "margin", "squared", "poisson"])
-def test_2_either_way_ends_within_the_tolerance_of_the_true_minimiser(
-    kind: str, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_either_way_ends_within_the_tolerance_of_the_true_minimiser(kind: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One dimension, with 40 digits, by bisection."""
     rng = np.random.default_rng(3)
     if way == "descent":
@@ -199,7 +197,7 @@ class Bowl:
 @pytest.mark.parametrize("condition", [1.0, 1e2, 1e5])
 @pytest.mark.parametrize("reach", [1e1, 1e5])
 @pytest.mark.parametrize("inside", [True, False])
-def test_2_descent_keeps_its_theorem_under_the_worst_errors(
+def test_descent_keeps_its_theorem_under_the_worst_errors(
     condition: float, reach: float, inside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(descent, "residual_of", lambda *_: math.inf)
@@ -232,7 +230,7 @@ def test_2_descent_keeps_its_theorem_under_the_worst_errors(
     ],
     ids=repr,
 )
-def test_2_no_gradient_is_less_exact_than_the_tolerance_allows_for(loss: Loss, features: int, rows: int) -> None:
+def test_no_gradient_is_less_exact_than_the_tolerance_allows_for(loss: Loss, features: int, rows: int) -> None:
     """The error that is certified at full-length rows, all of them, wherever the solver may look: 2e is at most γ ÷ 1.25."""
     rng = np.random.default_rng(0)
     table = rng.normal(size=(rows, features))
@@ -249,7 +247,7 @@ def test_2_no_gradient_is_less_exact_than_the_tolerance_allows_for(loss: Loss, f
         assert RegularisedSum(objective, records).certified_gradient(theta)[1] <= tolerance / 2.5
 
 
-def test_2_the_slope_of_a_wide_quantile_loss_is_right_to_what_it_states() -> None:
+def test_the_slope_of_a_wide_quantile_loss_is_right_to_what_it_states() -> None:
     loss = QuantileLoss(0.3, 1.0, 1e3)
     t = np.random.default_rng(0).uniform(-1, 1, 2000) * 1e-4
     y = np.zeros(2000)
@@ -261,7 +259,7 @@ def test_2_the_slope_of_a_wide_quantile_loss_is_right_to_what_it_states() -> Non
 
 
 @pytest.mark.parametrize("spread", [0.0, 6.0, 13.0])
-def test_2_models_are_minimised_on_the_ball_for_all_gaps(spread: float) -> None:
+def test_models_are_minimised_on_the_ball_for_all_gaps(spread: float) -> None:
     """Karush–Kuhn–Tucker conditions, with 50 digits."""
     rng = np.random.default_rng(0)
     for gap in GAPS:
@@ -279,7 +277,7 @@ def test_2_models_are_minimised_on_the_ball_for_all_gaps(spread: float) -> None:
 
 
 @pytest.mark.parametrize("loss", [Logistic(), Huber(0.3), Squared(1.0, 1e6)], ids=repr)
-def test_2_the_ball_by_hessian_products_alone(loss: Loss, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ball_by_hessian_products_alone(loss: Loss, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     rows, targets = rng.normal(size=(20, 8)), rng.choice([-1.0, 1.0], 20)
     free = LinearObjective(loss, 8, strong_convexity=0.03, radius=loss.ball, size_limit=20)
@@ -313,7 +311,7 @@ def makers() -> list[Any]:
 
 
 @pytest.mark.parametrize(("make", "wide"), makers())
-def test_2_fits_with_the_radius_just_below_the_free_norm(make: Any, wide: float) -> None:
+def test_fits_with_the_radius_just_below_the_free_norm(make: Any, wide: float) -> None:
     rng = np.random.default_rng(5)
     rows = rng.uniform(0, 1, (20, 2)) / 1.5
     targets = np.clip(rows @ [1.0, 0.5] + 0.1 * rng.normal(size=20), 0, 1)
@@ -330,7 +328,7 @@ def test_2_fits_with_the_radius_just_below_the_free_norm(make: Any, wide: float)
             assert np.isfinite(model.coef_).all()
 
 
-def test_2_a_descent_ends_within_its_public_number_of_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_descent_ends_within_its_public_number_of_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     found, longest = problems(np.random.default_rng(1), modulus=(-1, 2)), 0
     monkeypatch.setattr(minimiser, "approach", lambda problem, *_: replace(approach(problem, 1.0, 1.0), residual=math.inf))
     for _ in range(60):
@@ -343,7 +341,7 @@ def test_2_a_descent_ends_within_its_public_number_of_evaluations(monkeypatch: p
     assert longest > 20
 
 
-def test_2_a_linear_term_longer_than_the_tolerance_allows_for_is_in_delta() -> None:
+def test_a_linear_term_longer_than_the_tolerance_allows_for_is_in_delta() -> None:
     event = ObjectivePerturbationEvent(4.0, 1.0, 0.25, 5.0, loss="logistic")
     assert loss_pairs(event).infinite == LONG_CHANCE  # in compositions
     assert delta(event, 600.0) >= LONG_CHANCE  # and by itself, where nothing else is left
@@ -352,7 +350,7 @@ def test_2_a_linear_term_longer_than_the_tolerance_allows_for_is_in_delta() -> N
 
 
 @pytest.mark.parametrize(("dimension", "dense"), [(1, True), (4, True), (4, False)])
-def test_2_no_ball_is_too_small_for_a_solver(dimension: int, dense: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_ball_is_too_small_for_a_solver(dimension: int, dense: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one whose radius has no square, or no inverse, among doubles. The minimiser points against the gradient at 0."""
     if not dense:
         monkeypatch.setattr(newton, "_DENSE_LIMIT", 0)
@@ -370,7 +368,7 @@ def test_2_no_ball_is_too_small_for_a_solver(dimension: int, dense: bool, monkey
 
 @pytest.mark.parametrize("kind", [DPRidge, DPPoissonRegressor])
 @pytest.mark.parametrize("radius", [5e-324, 1e-300, 1e-160, 1e-101, 1e-100, 1e-60, 1e98, 1e101, 1e300])
-def test_2_a_radius_is_refused_before_the_charge_or_trains(kind: Any, radius: float) -> None:
+def test_a_radius_is_refused_before_the_charge_or_trains(kind: Any, radius: float) -> None:
     rows = np.random.default_rng(0).normal(size=(20, 2)) / 3
     for spent in (0.0, 1e-5):
         with thrown_away() as log:

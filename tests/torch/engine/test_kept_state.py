@@ -1,0 +1,343 @@
+"""Issue 43: what a model keeps within its reach is put back before each run: the number of passes tells nothing."""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+import functools
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import helpers.counters
+from dperm.torch import ModuleObjective
+from dperm.torch.engine.model_state import Snapshot
+from helpers import counters, logging_counts
+
+WIDTH, N, BATCH = 4, 41, 10
+
+
+def sign(count: int) -> float:
+    return -1.0 if count % 2 else 1.0
+
+
+def squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs[:, 0] - targets).square()
+
+
+class Base(nn.Module):
+    """Multiplies its output by what `scale` says, which counts the passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(WIDTH, 8), nn.Linear(8, 1)
+        nn.init.zeros_(self.head.bias)
+
+    def scale(self) -> float:
+        return 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.first(x))) * self.scale()
+
+
+class _Counter:
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+@dataclasses.dataclass(slots=True)
+class _State:
+    count: int = 0
+
+
+class _Named(dict[str, Any]):
+    count = 0
+
+
+class Holding(Base):
+    """Counts in an object that it holds."""
+
+    def __init__(self, holder: Any) -> None:
+        super().__init__()
+        self.holder = holder
+
+    def scale(self) -> float:
+        self.holder.count += 1
+        return sign(self.holder.count)
+
+
+class OnItsClass(Base):
+    count = 0
+
+    def scale(self) -> float:
+        type(self).count += 1
+        return sign(type(self).count)
+
+
+class OnAParameter(Base):
+    def scale(self) -> float:
+        weight: Any = self.head.weight
+        weight.count = getattr(weight, "count", 0) + 1
+        return sign(weight.count)
+
+
+class _Schedule:
+    count = 0
+
+    def scale(self) -> float:
+        self.count += 1
+        return sign(self.count)
+
+
+class BoundMethod(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.schedule = _Schedule().scale
+
+    def scale(self) -> float:
+        return self.schedule()
+
+
+def hooked() -> nn.Module:
+    model, count = Base(), [0]
+
+    def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        count[0] += 1
+        return output * sign(count[0])
+
+    model.head.register_forward_hook(hook)
+    return model
+
+
+def counted_in_a_closure() -> Callable[..., Tensor]:
+    count = 0
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        nonlocal count
+        count += 1
+        return squared(outputs * sign(count), targets)
+
+    return loss
+
+
+def counted_on_itself(outputs: Tensor, targets: Tensor) -> Tensor:
+    function: Any = counted_on_itself
+    function.count = getattr(function, "count", 0) + 1
+    return squared(outputs * sign(function.count), targets)
+
+
+def counted_in_a_default(outputs: Tensor, targets: Tensor, count: list[int] = [0]) -> Tensor:  # noqa: B006
+    count[0] += 1
+    return squared(outputs * sign(count[0]), targets)
+
+
+def _counting(count: list[int], outputs: Tensor, targets: Tensor) -> Tensor:
+    count[0] += 1
+    return squared(outputs * sign(count[0]), targets)
+
+
+class Criterion(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self.count += 1
+        return squared(outputs * sign(self.count), targets)
+
+
+def behind_a_lambda() -> Callable[..., Tensor]:
+    criterion = Criterion()
+    return lambda outputs, targets: criterion(outputs, targets)
+
+
+class ByAStaticMethod(Base):
+    @staticmethod
+    def counted() -> float:
+        COUNTS.append(1)
+        return sign(len(COUNTS))
+
+    def scale(self) -> float:
+        return self.counted()
+
+
+COUNTS: list[int] = []
+
+
+class ByAProperty(Base):
+    @property
+    def counted(self) -> float:
+        COUNTS.append(1)
+        return sign(len(COUNTS))
+
+    def scale(self) -> float:
+        return self.counted
+
+
+@functools.cache
+def remembered(key: str) -> list[int]:
+    return [0]
+
+
+class ByACache(Base):
+    def scale(self) -> float:
+        count = remembered("count")
+        count[0] += 1
+        return sign(count[0])
+
+
+class InAModule(Base):
+    def scale(self) -> float:
+        counters.count += 1
+        return sign(counters.count)
+
+
+class InADottedModule(Base):
+    def scale(self) -> float:
+        helpers.counters.count += 1
+        return sign(helpers.counters.count)
+
+
+class ByALocalImport(Base):
+    def scale(self) -> float:
+        from helpers.counters import places
+
+        places.append(1)
+        return sign(len(places))
+
+
+class InAModuleNamedLikePythons(Base):
+    def scale(self) -> float:
+        return sign(logging_counts.counted())
+
+
+class InAnArray(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = array.array("l", [0])
+
+    def scale(self) -> float:
+        self.counts[0] += 1
+        return sign(self.counts[0])
+
+
+class ByAKey(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.named = {_Schedule(): 1.0}
+
+    def scale(self) -> float:
+        return next(iter(self.named)).scale()
+
+
+class ByAMethodOfAList(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.extended = COUNTS.append
+
+    def scale(self) -> float:
+        self.extended(1)
+        return sign(len(COUNTS))
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
+    "slots": (lambda: Holding(_Counter()), lambda: squared),
+    "slots of a dataclass": (lambda: Holding(_State()), lambda: squared),
+    "attribute of a dict": (lambda: Holding(_Named()), lambda: squared),
+    "attribute of the class": (OnItsClass, lambda: squared),
+    "attribute of a parameter": (OnAParameter, lambda: squared),
+    "object of a bound method": (BoundMethod, lambda: squared),
+    "global of a static method": (ByAStaticMethod, lambda: squared),
+    "global of a property": (ByAProperty, lambda: squared),
+    "what a cached function remembers": (ByACache, lambda: squared),
+    "attribute of a module": (InAModule, lambda: squared),
+    "attribute of a dotted module": (InADottedModule, lambda: squared),
+    "list of a module that is imported where it is used": (ByALocalImport, lambda: squared),
+    "global of a module that is named like Python's": (InAModuleNamedLikePythons, lambda: squared),
+    "array": (InAnArray, lambda: squared),
+    "key of a dict": (ByAKey, lambda: squared),
+    "list of a built-in method": (ByAMethodOfAList, lambda: squared),
+    "closure of a hook": (hooked, lambda: squared),
+    "closure of the loss": (Base, counted_in_a_closure),
+    "attribute of the loss": (Base, lambda: counted_on_itself),
+    "default of the loss": (Base, lambda: counted_in_a_default),
+    "list of a partial": (Base, lambda: functools.partial(_counting, [0])),
+    "criterion behind a lambda": (Base, behind_a_lambda),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_number_of_passes_tells_nothing(case: str) -> None:
+    """One more record makes one more physical batch: the others' contributions stay what they are."""
+    torch.manual_seed(0)
+    make, loss = CASES[case]
+    objective = ModuleObjective(make(), loss())
+    x, y = torch.randn(N, WIDTH), torch.randn(N)
+    x[0] *= 30
+    objective.evaluate(x[:BATCH], y[:BATCH])
+    objective.engine.charged = True
+
+    def query(rows: Tensor, targets: Tensor) -> Tensor:
+        total = torch.zeros_like(objective.theta)
+        for start in range(0, len(rows), BATCH):
+            part = slice(start, start + BATCH)
+            found = objective.per_example(objective.theta, (rows[part], targets[part]))
+            total += found.weighted_sum((1.0 / found.norms).clamp(max=1.0))
+        return total
+
+    assert 0.1 < float((query(x, y) - query(x[1:], y[1:])).norm()) <= 1 + 1e-4
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [lambda: random.Random(0), lambda: np.random.default_rng(0), lambda: itertools.cycle([1.0, -1.0]), lambda: iter([1.0, 2.0])],
+    ids=["Random", "Generator", "cycle", "list_iterator"],
+)
+def test_what_cannot_be_put_back_is_refused(kept: Any, request: pytest.FixtureRequest) -> None:
+    model: Any = Base()
+    model.kept = kept()
+    with pytest.raises(ValueError, match=rf"cannot be put back after each pass \({request.node.callspec.id}\)"):
+        ModuleObjective(model, squared).evaluate(torch.randn(N, WIDTH), torch.randn(N))
+
+
+def test_too_many_objects_are_refused_and_data_sets_are_left_out() -> None:
+    model: Any = Base()
+    model.kept = [[number] for number in range(200_001)]
+    with pytest.raises(ValueError, match="hold at most 200,000 objects"):
+        ModuleObjective(model, squared).evaluate(torch.randn(N, WIDTH), torch.randn(N))
+
+    class Data(torch.utils.data.Dataset[Any]):
+        def __init__(self) -> None:
+            self.items = [[number] for number in range(200_001)]
+
+    model.kept = Data()
+    ModuleObjective(model, squared).evaluate(torch.randn(N, WIDTH), torch.randn(N))
+
+
+def test_what_only_a_constructor_draws_from_is_no_matter() -> None:
+    class Features(Base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("frequencies", torch.from_numpy(np.random.default_rng(0).normal(size=8)).float())
+
+    ModuleObjective(Features(), squared).evaluate(torch.randn(N, WIDTH), torch.randn(N))
+
+
+def test_hooks_that_a_run_adds_are_taken_away() -> None:
+    model = Base()
+    kept = Snapshot([model])
+    handle = model.head.register_forward_hook(lambda module, args, output: output)
+    kept.restore()
+    assert not model.head._forward_hooks
+    handle.remove()
+    model.head.register_forward_hook(lambda module, args, output: output)
+    Snapshot([model]).restore()
+    assert len(model.head._forward_hooks) == 1
