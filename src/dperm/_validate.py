@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import math
 import types
 import typing
@@ -13,6 +14,8 @@ from fractions import Fraction
 from typing import Annotated, Any
 
 import numpy as np
+
+from dperm._family import ours
 
 
 def _number(name: str, value: Any) -> float:
@@ -125,12 +128,18 @@ Share = Annotated[float, fraction]
 Count = Annotated[int, integer]
 
 
-def _null_or_scale(name: str, value: Any) -> float:
+def _scale_or_zero(name: str, value: Any) -> float:
     return scale(name, value) if non_negative(name, value) else 0.0
 
 
+def _share_or_one(name: str, value: Any) -> float:
+    return fraction(name, value, one=True)
+
+
 #: 0, or a `Scale`
-ScaleOrZero = Annotated[float, _null_or_scale]
+ScaleOrZero = Annotated[float, _scale_or_zero]
+#: a `Share`, or 1
+ShareOrOne = Annotated[float, _share_or_one]
 
 
 def fields(instance: Any) -> None:
@@ -150,10 +159,16 @@ def fields(instance: Any) -> None:
 @functools.cache
 def _rules(kind: type) -> dict[str, tuple[Callable[[str, Any], Any] | None, bool]]:
     """For each field its check, where its type has one, and whether it may be None."""
-    hints = typing.get_type_hints(kind, include_extras=True)
+    hints: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        try:
+            hints |= inspect.get_annotations(base, eval_str=True)
+        except NameError:  # of names that are imported for type checkers alone nothing is known
+            if ours(base):
+                raise
     found: dict[str, tuple[Callable[[str, Any], Any] | None, bool]] = {}
     for field in dataclasses.fields(kind):
-        hint = hints[field.name]
+        hint = hints.get(field.name)
         parts = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
         checks = [part.__metadata__[0] for part in parts if typing.get_origin(part) is Annotated]
         found[field.name] = (checks[0] if checks else None, type(None) in parts)

@@ -242,14 +242,13 @@ class IndividualGradient(Gradient):
     (Koskela, Tobaben, Honkela 2023). With 1 nobody ever is, and it is Gradient(sampling="full")."""
 
     sampling: str = "full"
-    full_share: float = 0.5
+    full_share: check.ShareOrOne = 0.5
 
     key = "individual"
     title = "Individual accounting"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check.fraction("full_share", self.full_share, one=True)
         if self.sampling != "full":
             raise ValueError(f"Expected sampling='full' with individual accounting, got {self.sampling!r}.")
 

@@ -24,9 +24,10 @@ class OneVsRest(Mechanism):
     """`mechanism` once a class; targets are class numbers 0 … classes − 1. Calibrate the part with copies=classes."""
 
     mechanism: Mechanism
-    classes: int
+    classes: check.Count
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check.integer("classes", self.classes, minimum=2)
 
     @classmethod
