@@ -170,6 +170,8 @@ def _rules(kind: type) -> dict[str, tuple[Callable[[str, Any], Any] | None, bool
     for field in dataclasses.fields(kind):
         hint = hints.get(field.name)
         parts = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
-        checks = [part.__metadata__[0] for part in parts if typing.get_origin(part) is Annotated]
+        checks: list[Any] = [
+            part.__metadata__[0] for part in typing.cast("list[Any]", list(parts)) if typing.get_origin(part) is Annotated
+        ]
         found[field.name] = (checks[0] if checks else None, type(None) in parts)
     return found
