@@ -1,7 +1,7 @@
 # The public API of dperm, one line of documentation each. Made by docs/build_api.py; checked by the tests.
 
 
-# --- dperm.audit: Attacks that try to refute certificates: ours, and those of other libraries as black boxes.
+# --- dperm.audit: Attacks that try to refute the certificates of dperm, and those of other libraries treated as black boxes.
 
 class AttackPlan:  # How often a training is run: `trials` in each world of the game, `pilot` of each candidate pair. `seconds`: what that takes
     def __init__(self, trials: int, pilot: int, seconds: float): ...
@@ -133,7 +133,7 @@ def white_box(plan: Policy, objective: Objective, records: BatchSource, theta: A
 def worst_pairs(mechanism: Mechanism, objective: LinearObjective, records: int | None = None) -> list[Pair]: ...  # Neighbours on which queries move nearly as far as is charged, for replay.
 
 
-# --- dperm.data: Data: tables through public schemas, named sets, and images.
+# --- dperm.data: Tables, images and texts as private records: reading files, applying public schemas, and loading data sets by name.
 
 class Column:  # `number` needs `range` (values outside are clipped), `category` needs `categories`, `date` a range of dates; `label` is the
     def __init__(self, name: str, type: Literal['number', 'category', 'date', 'ignore', 'label'], range: tuple[float, float] | tuple[str, str] | None = None, categories: tuple[str, ...] = (), scale: Scale | None = None, other: bool = False, unknown: Literal['error', 'ignore'] = 'error', format: str = '', parts: tuple[str, ...] = (), read: Mapping[str, str | float | None] = ..., note: str = ''): ...
@@ -249,7 +249,7 @@ def read_stream(source: Any, schema: Schema, progress: Callable[[int], None] | N
 def schema_of(name: str) -> Schema: ...
 
 
-# --- dperm.distributed: Rows that live in parts on a cluster: Dask's collections as records of linear models. `pip install dperm[dask]`.
+# --- dperm.distributed: Linear models on partitioned tables: Dask collections as records, with sums computed on the workers.
 
 class DaskEngine:  # Runs functions on the workers of a `distributed.Client`. Parts are futures, or delayed values that were not computed yet.
     def __init__(self, client: Client, timeout: float = 3600.0): ...
@@ -264,7 +264,7 @@ class PartedTable:  # Rows, targets and maybe weights in parts on an engine: wha
 def parted_table(X: Any, y: Any = None, sample_weight: Any = None, *, client: Any = None) -> PartedTable | None: ...  # X of Dask, cut as it is, with y and weights cut alike; a `PartedTable` as it is; None for anything else.
 
 
-# --- dperm.estimators: scikit-learn front doors: thin estimators over the mechanisms. All modules are imported: a saved model finds its class.
+# --- dperm.estimators: Private models with the scikit-learn interface; most users need only this package.
 
 class DPByPart:  # A model for each part of the records: parallel composition, charged as one.
     def __init__(self, estimator: Any, fit_by: Mapping[Any, int], *, public_sizes: Mapping[Any, int] | int | None = None): ...
@@ -351,7 +351,7 @@ def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple
 def model_to_json(model: Model, extra: dict[str, Any] | None = None, *, sign_key: str | Path | SigningKey | None = None) -> str: ...  # A fitted model as text, with the settings that it was fitted with; `extra` must be JSON-ready (a schema, for example).
 
 
-# --- dperm.gradient: Gradient perturbation: samplers, bounding, noise, updates, the plan that binds them, and the one loop.
+# --- dperm.gradient: Noisy gradient descent: policies such as `Plan`, the parts of a plan, and `descend`, which runs them on linear models.
 
 class SGD:  # v ← momentum·v + g; θ ← θ − learning_rate·v (heavy ball; the field's SGD with momentum).
     def __init__(self, learning_rate: float, momentum: float = 0.0): ...
@@ -737,7 +737,7 @@ class NetworkInfluence:  # The influence of records on a trained network.
     def solve(self, right: Tensor, chosen: NDArray[np.intp] | None = None, more: Any = None) -> Tensor: ...
 
 
-# --- dperm.mechanisms: Mechanisms: private training algorithms with one interface — `event(facts)` and `release(objective, records, channel)` —, and
+# --- dperm.mechanisms: Mechanisms, the private training algorithms, and methods, which build a mechanism from a task and a budget.
 
 class AccuracyFirst:  # The least ε, up to the estimator's, at which output perturbation reaches an `accuracy`, or a mean `loss`.
     def __init__(self, *, accuracy: check.Share | None = None, loss: check.Positive | None = None, held_out: tuple[Any, Any] | None = None, check_share: check.Share = 0.1, stops: check.Count = 40, span: check.Positive = 64.0, strong_convexity: check.Positive | None = None): ...
@@ -1155,7 +1155,7 @@ def method_of(given: Any) -> Method: ...  # A method, as it is or by its key. Va
 def one_for_each(mechanism: Mechanism, models: int) -> Mechanism: ...  # `mechanism` for each of so many classes; itself where one model is all.
 
 
-# --- dperm.objectives: Objectives: losses with derived constants, linear models on any row storage, and the per-example protocol.
+# --- dperm.objectives: What is minimised: losses, linear objectives, records and their public facts, and the interface to per-example gradients.
 
 RECORD: PrivacyUnit
 
@@ -1822,7 +1822,7 @@ class PublishedPidp:  # PIDP-SGD as published, `epochs` times as many steps as r
 def pidp_sgd(*, epsilon: float, delta: float, public_size: int | None, steps: int | None = None, refreshes: int = 1, modulus: float = 0.01, space: float = 10.0, constant: float = 2.0, lipschitz: tuple[float, float, float] | None = None, update: Update | None = None) -> PidpPlan: ...  # `steps` (None: public_size) steps on single records; see `PidpPlan`. Networks need `lipschitz`.
 
 
-# --- dperm.release: The release channel: the one door through which a noisy value leaves, the log that it is charged to, the noise behind it.
+# --- dperm.release: The release channel, through which every noisy value leaves, with its noise, its randomness and its spend log.
 
 class Channel:  # One run's door. `charge` once, then `release` what was charged; nothing else leaves.
     def __init__(self, source: Source, *, log: SpendLog | None = None, label: str = ''): ...
@@ -1990,7 +1990,7 @@ def best_of_tries(event: BestOfTries, runs: Sequence[Callable[[], tuple[float, T
 def spend_log(where: str | os.PathLike[str] | SpendLog, *, workers: bool = True) -> Iterator[SpendLog]: ...  # Within the block, fits of this thread, and with `workers` of processes started in it, write to the log `where`: a path or
 
 
-# --- dperm.report: Reports: studies that compare mechanisms, pictures and pages.
+# --- dperm.report: Studies, tables, figures and HTML pages that explain models and certificates to people.
 
 class Cell:  # All repeats of one mechanism at one ε (None: the non-private reference). Arrays are (repeats,).
     def __init__(self, mechanism: str, epsilon: float | None, scores: Array, excess: Array, attack_auc: Array, attack_tpr: Array, noise: dict[str, Any] = ..., certificate: Certificate | None = None, test_share: float = 0.0): ...
@@ -2013,7 +2013,7 @@ class StudyResult:  # Cells of one data set, in order, and what a reader needs t
 def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[[int, int], None] | None = None, kept: KeptResults | None = None) -> StudyResult: ...  # Run every mechanism × ε × repeat on `jobs` processes. `progress(done, total)` is called as tasks finish.
 
 
-# --- dperm.solvers: Non-private minimisers; those of one output certify how close they came.
+# --- dperm.solvers: Minimisers without privacy, used inside mechanisms, audits and comparisons.
 
 MOST_EVALUATIONS: int
 
@@ -2049,7 +2049,7 @@ def minimise_softmax(objective: LinearObjective, records: Records, iterations: i
 def most_steps(condition: float, reach: float) -> int: ...  # Steps after which the start no longer matters; `condition` is M/Λ, `reach` Λ·radius ÷ tolerance.
 
 
-# --- dperm.torch: Networks: exact per-example gradients for PyTorch models, and private training with them.
+# --- dperm.torch: Private training of PyTorch models with exact per-example gradients; requires `dperm[torch]`.
 
 class Callback:  # Override what you need. Nothing here is charged: keep what is not private to yourself.
     def __init__(self): ...
@@ -2246,7 +2246,7 @@ def measured_excess(objective: LinearObjective, records: Records, *, penalty: fl
 def measured_problem(objective: LinearObjective, records: Records, theta: Array, epsilon: float, delta: float) -> Problem: ...  # The constants of a fitted problem, of the mean loss with its regulariser: L and μ at θ, the variance of gradients there,
 
 
-# --- dperm.gradient.recipes: Published algorithms, each one short composition that returns a policy.
+# --- dperm.gradient.recipes: Recipes: functions that compose a published algorithm into a policy, such as `dp_sgd`.
 
 def budgeted_recipe(function: F) -> F: ...  # Marks a function that takes epsilon, delta, public_size (None where it is to be released) and perhaps `earlier`, an event
 

@@ -1,4 +1,9 @@
-"""Attacks that try to refute certificates: ours, and those of other libraries as black boxes."""
+"""Attacks that try to refute the certificates of dperm, and those of other libraries treated as black boxes.
+
+Start with `attack`, which runs all attacks that suit a `Training`. An attack returns an `AuditResult`; it may contradict a
+certificate but never proves one. Audits only observe: they replace the channel's source of randomness and must not change what
+a mechanism does. New mechanisms are added to the catalogue in `tests/helpers/catalogue/`, not here.
+"""
 
 from dperm.audit.distinguish import compare_scores, distinguish
 from dperm.audit.figures import curve_figure

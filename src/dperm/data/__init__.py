@@ -1,4 +1,9 @@
-"""Data: tables through public schemas, named sets, and images."""
+"""Tables, images and texts as private records: reading files, applying public schemas, and loading data sets by name.
+
+Users import from here. `Schema` declares what is publicly known of a table, `read_dataset` reads a file by it into a `Dataset`,
+and `load` reads a named set. Nothing here spends privacy except `find`, which searches for a schema privately and charges for
+it.
+"""
 
 from dperm._extras import require
 from dperm.data.dataset import Dataset

@@ -1,4 +1,8 @@
-"""Rows that live in parts on a cluster: Dask's collections as records of linear models. `pip install dperm[dask]`."""
+"""Linear models on partitioned tables: Dask collections as records, with sums computed on the workers.
+
+Users pass Dask collections to the estimators and rarely import this package. In training only sums over partitions return to
+the client; rows stay on the workers. Install with `pip install dperm[dask]`; Dask is imported only when it is used.
+"""
 
 from dperm.distributed.engine import DaskEngine
 from dperm.distributed.table import PartedTable, parted_table

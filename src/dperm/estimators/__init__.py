@@ -1,4 +1,9 @@
-"""scikit-learn front doors: thin estimators over the mechanisms. All modules are imported: a saved model finds its class."""
+"""Private models with the scikit-learn interface; most users need only this package.
+
+Each estimator sets a task and leaves the training to a method of `dperm.mechanisms`. To add one, derive from
+`PrivateLinearClassifier` or `PrivateLinearRegressor` and define `make_loss`. All modules are imported, so that a saved model
+finds its class.
+"""
 
 import pkgutil
 from importlib import import_module

@@ -1,4 +1,9 @@
-"""Gradient perturbation: samplers, bounding, noise, updates, the plan that binds them, and the one loop."""
+"""Noisy gradient descent: policies such as `Plan`, the parts of a plan, and `descend`, which runs them on linear models.
+
+A plan combines a sampler, query, bounding, noise schedule, post-processing and update; its event is computed from these same
+parts. All parts are public settings: records enter only through a run (`Gradients`), whose sums leave only through the channel.
+Users of estimators need none of this; authors of algorithms derive from a part or from `Policy` (`svrg.py` is a short example).
+"""
 
 from dperm.gradient.bounding import AdaptiveClip, Bounding, Clip, Normalise, PerLayer, Unit
 from dperm.gradient.importance import AdaptiveNorm, ImportanceEpoch, ImportanceGradients, ImportancePlan

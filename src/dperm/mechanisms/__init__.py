@@ -1,5 +1,9 @@
-"""Mechanisms: private training algorithms with one interface — `event(facts)` and `release(objective, records, channel)` —, and
-methods, which build them from a task and a budget. All modules are imported, so that methods are known by their keys."""
+"""Mechanisms, the private training algorithms, and methods, which build a mechanism from a task and a budget.
+
+Every mechanism has `event(facts)`, which sees public facts only, and `release(objective, records, channel)`. Estimators take a
+method as `mechanism=`. To add one, put a mechanism and its method in one file here; all modules are imported, so that methods
+are known by their keys.
+"""
 
 import pkgutil
 from importlib import import_module

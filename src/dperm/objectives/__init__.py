@@ -1,4 +1,8 @@
-"""Objectives: losses with derived constants, linear models on any row storage, and the per-example protocol."""
+"""What is minimised: losses, linear objectives, records and their public facts, and the interface to per-example gradients.
+
+A loss derives the constants that privacy rests on (Lipschitz, smoothness) from the public bound on a row's norm. `Records`
+scales rows to that bound and keeps sums exact. Nothing here adds noise or spends privacy. To add a loss, derive from `Loss`.
+"""
 
 from dperm.objectives.facts import PublicFacts
 from dperm.objectives.grouped import GroupedRecords, MeanPass

@@ -1,4 +1,8 @@
-"""Reports: studies that compare mechanisms, pictures and pages."""
+"""Studies, tables, figures and HTML pages that explain models and certificates to people.
+
+`run_study` compares mechanisms; `dperm compare` and the other commands use the modules directly. Pages marked PRIVATE are for
+the data holder only.
+"""
 
 from dperm.report.study import Cell, Study, StudyResult, run_study
 

@@ -1,4 +1,8 @@
-"""Networks: exact per-example gradients for PyTorch models, and private training with them."""
+"""Private training of PyTorch models with exact per-example gradients; requires `dperm[torch]`.
+
+Users start with `PrivateTrainer`. The rooms below are internal, and each imports only those before it in `docs/design.md`; to
+give a function of torch cheaper per-example gradients, add a rule in `dperm.torch.engine.rules`.
+"""
 
 from importlib import import_module
 

@@ -1,1 +1,5 @@
-"""The public schema of a table: its columns, how entries become features, and the JSON file that states all of it."""
+"""Public schemas of tables: the declaration, its JSON file, and the encoding of rows as features and targets.
+
+A schema must be public: it is stated, not learnt from the rows. Each row is encoded by itself: code here must not let one
+record change how another one is read. Users import `Schema` and `SchemaEncoder` from `dperm.data`.
+"""

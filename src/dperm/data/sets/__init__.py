@@ -1,1 +1,5 @@
-"""Named data sets: bundled, from a local folder, or from their publishers, each with its public schema or its known form."""
+"""Named data sets: tables with a public schema, image sets and reviews, bundled or downloaded.
+
+Published files come from the folder `DPERM_DATA` or from their publisher, and must match their checksums. To add a table, add a
+JSON schema in `data/schemas/`; code is needed here only for other forms of data.
+"""

@@ -1,4 +1,8 @@
-"""DPIS: its settings, what they cost, the run, and the policy of them all."""
+"""DPIS, importance sampling by gradient norm: its settings, its privacy accounting, its run, and the policy.
+
+Users call the recipe `dperm.gradient.recipes.dpis` instead. `spending.py` computes what a run is charged and the noise that
+this allows; `run.py` holds private state, the norms of earlier gradients, which must not be released.
+"""
 
 from dperm.gradient.importance.plan import ImportancePlan
 from dperm.gradient.importance.run import ImportanceEpoch, ImportanceGradients

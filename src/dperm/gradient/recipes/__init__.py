@@ -1,4 +1,9 @@
-"""Published algorithms, each one short composition that returns a policy."""
+"""Recipes: functions that compose a published algorithm into a policy, such as `dp_sgd`.
+
+A recipe is decorated with `@recipe` if it receives a noise multiplier, or with `@budgeted_recipe` if it adapts its noise and
+receives the budget (ε, δ). Recipes here are certified; algorithms whose published guarantee is incorrect are in
+`dperm.published`.
+"""
 
 from dperm.gradient.recipes.dp_sgd import dp_sgd, small_scale
 from dperm.gradient.recipes.dpis import dpis

@@ -1,4 +1,8 @@
-"""Samplers, one file each."""
+"""Samplers, which choose the records of each step; one file for each kind of sampling.
+
+A sampler states how it draws and the event that follows from its draws; only the sampler may claim amplification. To add one,
+derive from `Sampler`, state its name for `sampling=`, and import it here.
+"""
 
 from dperm.gradient.sampling.balls_and_bins import BallsAndBins
 from dperm.gradient.sampling.fixed_size import FixedSize

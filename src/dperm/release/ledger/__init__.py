@@ -1,4 +1,8 @@
-"""The spend log and the budgets in it."""
+"""The spend log, in SQLite or PostgreSQL, and the budgets of data sets that are kept in it.
+
+Entries are appended and hash-chained, never changed. The rules of budgets are in `rules`. Users reach it by
+`dperm.release.spend_log` and the commands `dperm account` and `dperm budget`.
+"""
 
 from dperm.release.ledger.budgets import Account, Budget
 from dperm.release.ledger.log import Charge, SpendLog, only_claimed, spend_log, thrown_away

@@ -1,1 +1,4 @@
-"""The trainable parameters: as one flat vector, or sharded over ranks; their optimiser; and which of them a run has moved."""
+"""The trainable parameters of a model: as one flat vector, sharded over ranks (FSDP), and moved by an optimiser.
+
+Other rooms read and write θ through `FlatParameters`. `TorchOptimizer` adapts any torch optimiser to a plan's update.
+"""

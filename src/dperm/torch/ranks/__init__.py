@@ -1,4 +1,8 @@
-"""A run on many processes: data parallel, with one charge, one draw and one noise."""
+"""Data-parallel runs on several processes: one charge, one sample and one noise for all ranks.
+
+Users start the same script under `torchrun` (`docs/ranks.md`). Other rooms communicate between ranks through `Ranks`, and call
+it on every rank in the same order.
+"""
 
 from dperm.torch.ranks.group import RankError, Ranks
 from dperm.torch.ranks.rank_channel import LogOfFirst, RankSource

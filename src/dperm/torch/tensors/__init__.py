@@ -1,3 +1,4 @@
-"""Tools for tensors that every other room uses: nested batches, buffers that are used again, norms that are never understated,
-the global random generators, and errors that name the line of the user's model.
+"""Tools for tensors without privacy logic: nested batches, reused buffers, global random generators, and error messages.
+
+This is the lowest room of `dperm.torch`: it imports none of the others, and all of them may import it.
 """

@@ -1,4 +1,8 @@
-"""By what rule a budget adds up: one file a rule. All modules are imported, so that a budget that is read finds its rule."""
+"""Budget rules: how the charges to one budget add up, one file for each rule.
+
+A rule states the cost of an event and the total that (ε, δ) allows. All modules are imported, so that a budget that is read
+from a log finds its rule. A rule's name is stored in logs and must not change.
+"""
 
 import pkgutil
 from importlib import import_module
