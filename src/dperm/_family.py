@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def ours(kind: type) -> bool:
-    """Whether dperm wrote this type. What derives from one of ours elsewhere is a stranger's."""
-    return kind.__module__.startswith("dperm.")
+def ours(kind: Any) -> bool:
+    """Whether dperm wrote this type or function. What derives from one of ours elsewhere is a third party's."""
+    return getattr(kind, "__module__", "").startswith("dperm.")
 
 
-def written_here(function: Any) -> bool:
-    """Whether dperm wrote this function or type."""
-    return getattr(function, "__module__", "").startswith("dperm.")
+def is_third_party(part: Any) -> bool:
+    """Whether dperm did not write the type of this object."""
+    return not ours(type(part))
 
 
 def states(kind: type, name: str) -> bool:

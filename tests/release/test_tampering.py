@@ -54,7 +54,7 @@ def forget() -> None:
 
 
 def heads() -> list[Path]:
-    from dperm.release.ledger.remembering import state_folder
+    from dperm.release.ledger.heads import state_folder
 
     return sorted((state_folder() / "heads").iterdir())
 
@@ -441,7 +441,7 @@ def test_a_budget_s_entry_is_of_its_own_label(log: SpendLog) -> None:
 
 
 def test_what_killed_writers_left_is_removed(log: SpendLog) -> None:
-    from dperm.release.ledger import remembering
+    from dperm.release.ledger import heads as remembering
 
     folder = heads()[0].parent
     old, new = folder / ".head-old", folder / ".head-new"

@@ -9,8 +9,8 @@ import numpy as np
 from array_api_compat import array_namespace, device, is_array_api_obj, to_device
 from numpy.typing import NDArray
 
+from dperm._family import is_third_party
 from dperm._types import Array
-from dperm.gradient.third_party_parts import is_stranger
 from dperm.influence import LinearInfluence
 from dperm.mechanisms import Mechanism
 from dperm.mechanisms.extremes import Extreme, opposites
@@ -199,7 +199,7 @@ def worst_pairs(mechanism: Mechanism, objective: LinearObjective, records: int |
     relation, usual = objective.relation, opposites(objective, mechanism.target_classes, records - 1)
     extremes = mechanism.extremes(objective)
     pairs = [_pair_of(item, relation) for item in [*usual, *extremes]]
-    if is_stranger(mechanism):
+    if is_third_party(mechanism):
         usual = [*usual, *(item for item in extremes if len(item.targets) >= records - 1)]
     elsewhere = [place for place in mechanism.audited_places(records) if place != records - 1]
     return pairs + [_pair_of(replace(item, place=place), relation) for place in elsewhere for item in usual]

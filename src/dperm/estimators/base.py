@@ -33,7 +33,7 @@ from dperm.estimators.records import (
     weight_assumptions,
     weights_by_class,
 )
-from dperm.estimators.unsupported_wrappers import of_stranger, remind_of_what_looks
+from dperm.estimators.unsupported_wrappers import remind_of_what_looks, third_party_assumption
 from dperm.mechanisms import Mechanism, Method, Release, method_of
 from dperm.objectives import RECORD, LinearObjective, Loss, PartedRecords, PrivacyUnit, Records, Task, Weighted
 from dperm.objectives.grouped import numbered
@@ -279,7 +279,7 @@ class PrivateLinearModel(TakesMethod, ABC):
         if not np.isfinite(release.theta).all():
             warnings.warn("Training diverged: parameters are not finite. It is paid for; lower the learning rate.", stacklevel=5)
         self.fitted_params_ = kept
-        certificate = release.certificate.with_assumptions(*assumptions, *of_stranger(self))
+        certificate = release.certificate.with_assumptions(*assumptions, *third_party_assumption(self))
         self.certificate_ = certificate.asked_for(self.epsilon) if isinstance(self.epsilon, Risk) else certificate
         self.trace_ = plain(dict(release.trace))
         self.private_trace_ = release.private

@@ -21,7 +21,7 @@ from dperm._types import Array
 from dperm.distributed.table import refuse_dask
 from dperm.estimators.base import TakesMethod, admit_groups, all_or_nothing
 from dperm.estimators.records import admit_labels, admit_records, beside, same_rows
-from dperm.estimators.unsupported_wrappers import of_stranger, remind_of_what_looks
+from dperm.estimators.unsupported_wrappers import remind_of_what_looks, third_party_assumption
 from dperm.gradient import Policy
 from dperm.gradient.recipes import budgeted_recipe, dp_sgd, dpis, full_batch_descent
 from dperm.gradient.sampling import samplings
@@ -111,7 +111,7 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod, ABC):
         assert trainer.certificate is not None
         self.module_ = module.eval()
         self.fitted_params_ = settings
-        certificate = trainer.certificate.with_assumptions(labels, *of_stranger(self))
+        certificate = trainer.certificate.with_assumptions(labels, *third_party_assumption(self))
         self.certificate_ = certificate.asked_for(self.epsilon) if isinstance(self.epsilon, Risk) else certificate
         self.history_ = trainer.history
         assert trainer.plan is not None

@@ -17,7 +17,7 @@ from dperm._remind import remind_of_budget
 from dperm.distributed import parted_table
 from dperm.estimators.base import PrivateLinearModel, all_or_nothing
 from dperm.estimators.records import HeldOut
-from dperm.estimators.unsupported_wrappers import of_stranger
+from dperm.estimators.unsupported_wrappers import third_party_assumption
 from dperm.mechanisms import Mechanism
 from dperm.objectives import LinearObjective
 from dperm.privacy import Assumption, Certificate, Composed, Event, Provenance, PureDP, Relation, Risk, calibrate
@@ -274,7 +274,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
 
     def _certificate(self, planned: _Planned, how: str, said: Sequence[Sequence[Assumption]]) -> Certificate:
         provenance: Provenance = Channel.open(self.random_state).provenance
-        strangers = of_stranger(self.estimator)
+        strangers = third_party_assumption(self.estimator)
         parts = [
             mechanism.certificate(objective.facts, provenance).with_assumptions(*own, *strangers)
             for (mechanism, objective), own in zip(planned.built, said, strict=True)

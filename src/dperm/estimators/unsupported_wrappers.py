@@ -15,7 +15,7 @@ from dperm.privacy import Assumption
 from dperm.privacy.certificates.assumptions import stranger
 
 
-def of_stranger(estimator: Any) -> list[Assumption]:
+def third_party_assumption(estimator: Any) -> list[Assumption]:
     """What is assumed of an estimator whose class dperm did not write."""
     assumed = "prepares each record by itself, by settings that do not depend on records"
     return [] if ours(type(estimator)) else [stranger("estimator", estimator, assumed, "stated")]

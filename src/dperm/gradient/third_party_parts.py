@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dperm._family import ours
+from dperm._family import is_third_party
 from dperm.gradient.query import Query
 from dperm.gradient.update import Update
 from dperm.privacy.certificates.assumptions import Assumption, stranger
@@ -20,7 +20,7 @@ _ASSUMED = {
 }
 
 
-def foreign_parts(plan: Any) -> list[Assumption]:
+def third_party_assumptions(plan: Any) -> list[Assumption]:
     """An assumption for each part of a stranger's type, parts of parts among them, and for the plan itself; and what a query of
     ours rests on."""
     parts = [("plan", plan)]
@@ -36,10 +36,5 @@ def foreign_parts(plan: Any) -> list[Assumption]:
     return list(rested_on) + [
         stranger(name.replace("_", " "), part, _ASSUMED.get(name, "releases what its event states, through the channel"))
         for name, part in parts
-        if is_stranger(part)
+        if is_third_party(part)
     ]
-
-
-def is_stranger(part: Any) -> bool:
-    """Whether dperm did not write this part's type."""
-    return not ours(type(part))

@@ -22,8 +22,8 @@ from scipy.sparse import issparse
 
 from dperm import _validate as check
 from dperm._column import column
+from dperm._family import is_third_party
 from dperm._types import Array
-from dperm.gradient.third_party_parts import is_stranger
 from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.extremes import Extreme, steep
 from dperm.mechanisms.method import Method
@@ -258,7 +258,7 @@ class GradualRelease(Mechanism):
 
     def strangers(self) -> list[Assumption]:
         assumed = "decides by releases and public records alone, or by what it pays for"
-        own = [statements.stranger("stopping rule", self.stopping, assumed)] if is_stranger(self.stopping) else []
+        own = [statements.stranger("stopping rule", self.stopping, assumed)] if is_third_party(self.stopping) else []
         return [*super().strangers(), *own]
 
     def stages(self, objective: LinearObjective, records: Records, released: Sequence[Array], first: int = 0) -> list[Stage]:

@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dperm import _validate as check
-from dperm._family import ours, states
+from dperm._family import is_third_party, ours, states
 from dperm._types import Array
-from dperm.gradient.third_party_parts import is_stranger
 from dperm.mechanisms.extremes import Extreme, every_place, some_places
 from dperm.objectives import LinearObjective, PartedRecords, PublicFacts, Records
 from dperm.privacy import Assumption, Certificate, Event, Provenance
@@ -103,7 +102,7 @@ class Mechanism(ABC):
     def strangers(self) -> list[Assumption]:
         """What is assumed of types that dperm did not write: its own, its parts', and those of the mechanisms that it runs."""
         own = [statements.stranger("mechanism", self, "releases what its event states, through the channel")]
-        return [*(own if is_stranger(self) else ()), *(each for part in self.inner() for each in part.strangers())]
+        return [*(own if is_third_party(self) else ()), *(each for part in self.inner() for each in part.strangers())]
 
     #: whether what is proved of a record holds of a person, whose loss is the mean of several rows'
     grouped: ClassVar[bool] = False
@@ -263,10 +262,10 @@ def _strangers(objective: LinearObjective, records: Records | PartedRecords) -> 
     """What is assumed of types that derive from ours."""
     parts = [("objective", objective), ("rows' type", records)]
     assumed = "holds to the facts that it states, of each record by itself"
-    named = [statements.stranger(name, part, assumed) for name, part in parts if is_stranger(part)]
+    named = [statements.stranger(name, part, assumed) for name, part in parts if is_third_party(part)]
     if isinstance(records, PartedRecords):
         named.append(statements.PARTS)
-        if is_stranger(records.engine):
+        if is_third_party(records.engine):
             named.append(statements.foreign_engine(records.engine))
     return named
 

@@ -15,7 +15,7 @@ from dperm.gradient import FullBatch, ImportancePlan, IndividualPlan, LaplacianS
 from dperm.gradient.importance import admit_batch
 from dperm.gradient.policy import runs_by_parts
 from dperm.gradient.sampling import samplings
-from dperm.gradient.third_party_parts import foreign_parts
+from dperm.gradient.third_party_parts import third_party_assumptions
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.extremes import Extreme, beside_others_alike, every_place, some_places
 from dperm.mechanisms.method import NoisyMethod, one_for_each
@@ -114,7 +114,7 @@ class GradientPerturbation(Mechanism):
         return (statements.known_size(self.plan.public_size, "The plan's"),)
 
     def strangers(self) -> list[Assumption]:
-        return [*super().strangers(), *foreign_parts(self.plan)]
+        return [*super().strangers(), *third_party_assumptions(self.plan)]
 
     def settings(self) -> Mapping[str, Any]:
         return self.plan.describe()

@@ -12,9 +12,9 @@ from dperm.objectives.losses import Huber, Logistic, Loss, SmoothedHinge, Softma
 from dperm.objectives.parts import PartedRecords, PartsChangedError
 from dperm.objectives.per_example import Objective, Pass
 from dperm.objectives.poisson import PoissonLoss
-from dperm.objectives.problem import RegularisedSum
 from dperm.objectives.quantile import QuantileLoss
 from dperm.objectives.records import RECORD, Batch, PrivacyUnit, Records
+from dperm.objectives.regularised_sum import RegularisedSum
 from dperm.objectives.roughness import Roughness
 from dperm.objectives.targets import Interval, Link, Targets
 from dperm.objectives.task import Task

@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dperm._family import written_here
+from dperm._family import ours
 from dperm.objectives import RECORD, PrivacyUnit
 from dperm.objectives.facts import PublicFacts
 from dperm.privacy.events import Relation
 from dperm.torch.data.collation import Ragged, grouped
 from dperm.torch.data.records import NOBODY, TorchRecords
-from dperm.torch.engine import Apart, TorchPass
+from dperm.torch.engine import IsolatedEngine, TorchPass
 from dperm.torch.engine.model_state import Snapshot
 from dperm.torch.engine.ordinary_losses import OrdinaryLosses, hessian_product
 from dperm.torch.independence.inspection import Inspection, refuse_modules
@@ -86,7 +86,7 @@ class ModuleObjective:
             )
         self._tested = self.independence is Independence.TESTED
         self.losses = OrdinaryLosses(model, loss_fn, self.flat, autocast)
-        self.engine = Apart(self.losses.roots, self.losses, self.flat)
+        self.engine = IsolatedEngine(self.losses.roots, self.losses, self.flat)
         self.inspection = Inspection(self.engine, self.losses, self._tested)
         self._at: Any = None  # the parameters of this step
 
@@ -104,7 +104,7 @@ class ModuleObjective:
     @property
     def foreign_rules(self) -> tuple[Any, ...]:
         """The rules in use that dperm did not write, known after the first pass."""
-        return tuple(rule for rule in self.engine.rules if not written_here(rule))
+        return tuple(rule for rule in self.engine.rules if not ours(rule))
 
     @property
     def one_by_one(self) -> str | None:

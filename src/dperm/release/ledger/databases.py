@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dperm.release.ledger.forking import in_use
 from dperm.release.ledger.servers import Server
+from dperm.release.ledger.sqlite_forks import in_use
 
 VARIABLE = "DPERM_SPEND_LOG"
 #: Endings of the names of new spend logs.

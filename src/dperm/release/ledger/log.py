@@ -29,6 +29,7 @@ from dperm.privacy.accountants.privacy_filters import BudgetExceeded, Price
 from dperm.privacy.certificates.signing import SigningKey
 from dperm.privacy.events import Composed, Event, Relation, SelfComposed, claims_of, event_from_dict, relation_of
 from dperm.release.ledger.budgets import Account, Budget
+from dperm.release.ledger.chain import followed, refuse_other
 from dperm.release.ledger.databases import VARIABLE, Database, Memory, Rows, Sqlite, database_at, database_of
 from dperm.release.ledger.entries import (
     about,
@@ -44,10 +45,8 @@ from dperm.release.ledger.entries import (
     set_spent,
     time_by_clocks,
 )
-from dperm.release.ledger.following import followed, refuse_other
-from dperm.release.ledger.known import Known, refuse_forged
+from dperm.release.ledger.heads import Known, refuse_forged, remember, remembered, state_folder
 from dperm.release.ledger.ownership import CORRECTION, corrected, owned
-from dperm.release.ledger.remembering import remember, remembered, state_folder
 
 USER = "DPERM_USER"
 NOT_REMEMBERED = (

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dperm.privacy.certificates.signing import SigningKey, digest_of, is_signed
-from dperm.release.ledger.known import Known, Standing
+from dperm.release.ledger.heads import Known, Standing
 
 #: The kind of an entry that sets the log's time back to the right one.
 CORRECTION = "time"

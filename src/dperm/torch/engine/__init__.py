@@ -10,6 +10,6 @@ models whose independence is only tested (`dperm.torch.independence`).
 from dperm.torch.engine import rules
 from dperm.torch.engine import special_functions as special
 from dperm.torch.engine.gradient_pass import TorchPass
-from dperm.torch.engine.isolated import Apart
+from dperm.torch.engine.isolated import IsolatedEngine
 
-__all__ = ["Apart", "TorchPass", "rules", "special"]
+__all__ = ["IsolatedEngine", "TorchPass", "rules", "special"]

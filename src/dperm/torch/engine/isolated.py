@@ -18,12 +18,12 @@ from torch.autograd.graph import disable_saved_tensors_hooks
 
 from dperm.release import alignment
 from dperm.torch.data.collation import grouped
+from dperm.torch.engine.branches import Branch, BranchesDiffer
 from dperm.torch.engine.gradient_forms import Dense
 from dperm.torch.engine.gradient_pass import Part, TorchPass, nobody
 from dperm.torch.engine.layer_taps import Partial, Tape
 from dperm.torch.engine.model_state import Snapshot
 from dperm.torch.engine.randomness import Draws
-from dperm.torch.engine.scalar_reads import Parting, Way
 from dperm.torch.engine.tracing import Alone, InStep, OutsideError, RefusedError, Run
 from dperm.torch.engine.whole_batch import Beside
 from dperm.torch.parameters.flat_parameters import FlatParameters
@@ -64,7 +64,7 @@ class _Batch:
         return _Batch(self.records[places], inputs, targets, self.by_record, names)
 
 
-class Apart:
+class IsolatedEngine:
     """Runs a model and its loss on one record at a time, all records of a batch in step where `torch.vmap` can.
 
     `losses(inputs, targets) -> (b,)` calls both, and `roots` have all that they keep, the model first. `one_by_one` says why the
@@ -127,7 +127,7 @@ class Apart:
             return contextlib.nullcontext()
         fixed = self.snapshot().left_out | {leaf.untyped_storage().data_ptr() for leaf in self.flat.leaves}
         tape = Tape(1, self.flat, True, self.pool)
-        return Alone(None, tape, self.flat.leaves, Way(torch.arange(1)), self.draws, fixed=fixed)
+        return Alone(None, tape, self.flat.leaves, Branch(torch.arange(1)), self.draws, fixed=fixed)
 
     @contextlib.contextmanager
     def paid_for(self, secret: bool) -> Iterator[None]:
@@ -169,7 +169,7 @@ def _without_fast_paths() -> Iterator[None]:
 class _Evaluation:
     """One evaluation of all records of a batch, in as many runs as it takes."""
 
-    def __init__(self, engine: Apart, kept: Snapshot, norms_only: bool) -> None:
+    def __init__(self, engine: IsolatedEngine, kept: Snapshot, norms_only: bool) -> None:
         self.parts: list[Part] = []
         self.leases: list[Leases] = []
         self._engine, self._kept, self._norms_only, self._begun = engine, kept, norms_only, False
@@ -187,21 +187,21 @@ class _Evaluation:
         """Run all records, on whatever ways they go, in as many runs as there are ways. Once the run is charged, a record that
         fails changes nothing for the others: it is found by halves, and runs by itself."""
         engine, seed = self._engine, self._engine.draws.seed()
-        waiting = [Way(torch.arange(batch.size))]
+        waiting = [Branch(torch.arange(batch.size))]
         while waiting:
-            way = waiting.pop()
-            mine = batch.of(way.records) if len(way.records) < batch.size else batch
+            branch = waiting.pop()
+            mine = batch.of(branch.records) if len(branch.records) < batch.size else batch
             if engine.one_by_one is not None:
                 self._one_by_one(mine)
                 continue
             self._begin()
             engine.draws.start(seed)
             try:
-                partial = self._in_step(way, mine, batch.size)
-            except Parting as parting:
-                waiting += way.parted(parting.groups)
+                partial = self._in_step(branch, mine, batch.size)
+            except BranchesDiffer as differ:
+                waiting += branch.parted(differ.groups)
             except Exception as error:
-                waiting += self._after(error, way, mine, batch.size, seed)
+                waiting += self._after(error, branch, mine, batch.size, seed)
             else:
                 if mine.names is not None and engine.draws.drawn:
                     self._one_by_one(mine)  # each must draw what it draws in the run that is compared
@@ -223,7 +223,7 @@ class _Evaluation:
     def _in_one_batch(self, batch: _Batch) -> Partial:
         engine, tape = self._engine, self._tape(batch.size)
         engine.draws.start(engine.draws.seed())
-        run = Beside(tape, engine.flat.leaves, Way(torch.arange(batch.size)), engine.draws, fixed=self._kept.left_out)
+        run = Beside(tape, engine.flat.leaves, Branch(torch.arange(batch.size)), engine.draws, fixed=self._kept.left_out)
         run.mark((batch.inputs, batch.targets))
         with torch.enable_grad(), run:
             losses = engine.losses(batch.inputs, batch.targets)
@@ -235,15 +235,15 @@ class _Evaluation:
         for place in range(batch.size):
             self._alone(batch.of(torch.tensor([place])))
 
-    def _after(self, error: Exception, way: Way, mine: _Batch, physical_size: int, seed: int) -> list[Way]:
+    def _after(self, error: Exception, branch: Branch, mine: _Batch, physical_size: int, seed: int) -> list[Branch]:
         """The ways that are left after a run that failed. Before the charge, raises what is wrong with the model itself; else
         tensors that the model makes belong to records from now on, and where that is not it, records run one after the other."""
         engine = self._engine
         if engine.charged:
             if mine.size > 1:
-                return way.halves()
+                return branch.halves()
             if mine.names is None:
-                self._alone(mine, way, physical_size, seed)  # which draws what it would have drawn with the others
+                self._alone(mine, branch, physical_size, seed)  # which draws what it would have drawn with the others
             else:
                 self._alone(mine)  # by its name, as in the run that is compared
             return []
@@ -251,7 +251,7 @@ class _Evaluation:
             raise error
         if not engine.own_tensors and not isinstance(error, OutsideError):
             engine.own_tensors = True
-            return [Way(way.records)]
+            return [Branch(branch.records)]
         try:
             self._one_by_one(mine)
         except RefusedError:
@@ -261,7 +261,7 @@ class _Evaluation:
         engine.slower(in_short(error))
         return []
 
-    def _in_step(self, way: Way, batch: _Batch, physical_size: int) -> Partial:
+    def _in_step(self, branch: Branch, batch: _Batch, physical_size: int) -> Partial:
         engine, tape = self._engine, self._tape(batch.size)
         given = tensors((batch.inputs, batch.targets))
         axes = [0 if counted else None for counted in batch.by_record]
@@ -272,7 +272,7 @@ class _Evaluation:
                 physical_size,
                 tape,
                 engine.flat.leaves,
-                way,
+                branch,
                 engine.draws,
                 own_tensors=engine.own_tensors,
                 fixed=self._fixed,
@@ -309,8 +309,10 @@ class _Evaluation:
                 for name, buffer in list(module.named_buffers(recurse=False)):
                     setattr(module, name, run.each(buffer))
 
-    def _alone(self, batch: _Batch, way: Way | None = None, physical_size: int | None = None, seed: int | None = None) -> None:
-        """Run one record by itself; with a `way`, the one on it, which draws what it draws in its physical batch from `seed`.
+    def _alone(
+        self, batch: _Batch, branch: Branch | None = None, physical_size: int | None = None, seed: int | None = None
+    ) -> None:
+        """Run one record by itself; with a `branch`, the one on it, which draws what it draws in its physical batch from `seed`.
 
         Once the run is charged an error would be an output: a record that fails contributes zero.
         """
@@ -319,7 +321,7 @@ class _Evaluation:
         own = engine.draws.seed() if batch.names is None else engine.draws.seed_of_record(batch.names[0])
         engine.draws.start(own if seed is None else seed, own)
         try:
-            tape, losses = self._slopes_alone(batch, way or Way(torch.arange(1)), physical_size)
+            tape, losses = self._slopes_alone(batch, branch or Branch(torch.arange(1)), physical_size)
         except Exception:
             if not engine.charged:
                 raise
@@ -328,10 +330,10 @@ class _Evaluation:
             partial = tape.collected(losses.detach())
         self.parts.append(Part(batch.records, partial))
 
-    def _slopes_alone(self, batch: _Batch, way: Way, physical_size: int | None) -> tuple[Tape, Tensor]:
+    def _slopes_alone(self, batch: _Batch, branch: Branch, physical_size: int | None) -> tuple[Tape, Tensor]:
         tape, flat = self._tape(1), self._engine.flat
         with torch.enable_grad():
-            run = Alone(physical_size, tape, flat.leaves, way, self._engine.draws, fixed=self._fixed)
+            run = Alone(physical_size, tape, flat.leaves, branch, self._engine.draws, fixed=self._fixed)
             losses = self._loss(run, batch, [tensor.clone() for tensor in tensors((batch.inputs, batch.targets))])[None]
             for parameter, slope in zip(flat.leaves, slopes(losses, flat.leaves), strict=True):
                 if slope is not None:
@@ -346,7 +348,7 @@ class _Evaluation:
 
     def _loss(self, run: Run, batch: _Batch, mine: list[Tensor]) -> Tensor:
         """The loss of one record (), as a batch of which `mine` are the tensors; the list is emptied."""
-        run.way.begin()
+        run.branch.begin()
         run.watch(mine)
         inputs, targets = with_tensors((batch.inputs, batch.targets), mine)
         mine.clear()

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dperm.torch.engine.scalar_reads import constants
+from dperm.torch.engine.branches import constants
 from dperm.torch.engine.tracing import SPECIAL, RefusedError, Run
 
 

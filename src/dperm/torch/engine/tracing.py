@@ -24,10 +24,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from dperm.torch.engine.branches import Branch
 from dperm.torch.engine.gradient_forms import Dense
 from dperm.torch.engine.layer_taps import Tape
 from dperm.torch.engine.randomness import Draws, draws_by_name
-from dperm.torch.engine.scalar_reads import Way
 from dperm.torch.tensors.user_code_errors import line_of_model
 
 
@@ -47,23 +47,23 @@ def detached(parameter: Tensor | None) -> Any:
 class Run(TorchFunctionMode):
     """What a model's and a loss's calls of torch's functions go through, for `tape.size` records.
 
-    `tape` takes the taps, `trained` has the trained parameters, `way` the values that records of this run agree on, and `draws`
-    the randomness of the step. `fixed` says where the numbers of tensors are that nobody puts back after the run. `copied`
-    collects the parameters of which each record got a copy of its own.
+    `tape` takes the taps, `trained` has the trained parameters, `branch` the values that records of this run agree on, and
+    `draws` the randomness of the step. `fixed` says where the numbers of tensors are that nobody puts back after the run.
+    `copied` collects the parameters of which each record got a copy of its own.
     """
 
     def __init__(
         self,
         tape: Tape,
         trained: Iterable[nn.Parameter],
-        way: Way,
+        branch: Branch,
         draws: Draws,
         *,
         own_tensors: bool = False,
         fixed: Collection[int] = (),
     ) -> None:
         super().__init__()
-        self.tape, self.way, self.draws = tape, way, draws
+        self.tape, self.branch, self.draws = tape, branch, draws
         self.own_tensors = own_tensors
         self.copied: dict[nn.Parameter, None] = {}
         self.rules: dict[Any, None] = {}
@@ -113,8 +113,8 @@ class Run(TorchFunctionMode):
         return all(tensor is None or isinstance(tensor, nn.Parameter) for tensor in tensors)
 
     def agreed(self, tensor: Tensor) -> Tensor:
-        """The numbers of a tensor as a constant. Raises `Parting` where the records of this run do not agree on them."""
-        return self.way.agreed(tensor, self.rows)
+        """The numbers of a tensor as a constant. Raises `BranchesDiffer` where the records of this run do not agree on them."""
+        return self.branch.agreed(tensor, self.rows)
 
     def own(self, parameter: Any) -> Tensor:
         """A copy of a trained parameter for each record, tapped; the same copy in all of the run."""
@@ -232,7 +232,8 @@ class Run(TorchFunctionMode):
 
 
 class _ByRecord(Run):
-    """A run of the records at `way.records` in a physical batch of `physical_size` records, each of which draws its own numbers.
+    """A run of the records at `branch.records` in a physical batch of `physical_size` records, each of which draws its own
+    numbers.
 
     Where `physical_size` is None, a record draws from the global generator, so that checkpointed layers draw the same again when
     they are run once more on the way back.
@@ -276,9 +277,9 @@ class _ByRecord(Run):
         return self._made_by_place("dropout", one, numbers)
 
     def _made_by_place(self, name: str, draw: Callable[..., Any], *given: Tensor) -> Any:
-        """The next draw on this way, `draw` of each record's numbers in `given` (k, ...)."""
+        """The next draw on this branch, `draw` of each record's numbers in `given` (k, ...)."""
         assert self.physical_size is not None
-        return self.draws.made(name, self.way.path, self.way.records, self.physical_size, draw, *given)
+        return self.draws.made(name, self.branch.path, self.branch.records, self.physical_size, draw, *given)
 
 
 class InStep(_ByRecord):

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dperm.torch.engine.gradient_pass import TorchPass
-from dperm.torch.engine.isolated import Apart, slopes
+from dperm.torch.engine.isolated import IsolatedEngine, slopes
 from dperm.torch.engine.tracing import RefusedError
 from dperm.torch.independence.refusals import refusing_shared_calls
 from dperm.torch.parameters.flat_parameters import FlatParameters
@@ -40,7 +40,7 @@ _GRADIENTS = (
 )
 
 
-def disagreement(engine: Apart, inputs: Any, targets: Any, size: int, *, beside: bool) -> str | None:
+def disagreement(engine: IsolatedEngine, inputs: Any, targets: Any, size: int, *, beside: bool) -> str | None:
     """What is wrong with the gradients of these records, or None. Parameters are moved a little meanwhile, so that layers
     that start at zero hide nothing; layers are in evaluation mode where the model draws, and nothing is compared where it
     draws still.
@@ -101,7 +101,7 @@ class _Ordinary:
     trains: bool
 
 
-def _ordinary(engine: Apart, inputs: Any, targets: Any) -> _Ordinary | None:
+def _ordinary(engine: IsolatedEngine, inputs: Any, targets: Any) -> _Ordinary | None:
     """None where the model draws."""
     flat, draws = engine.flat, engine.draws
     before = global_states(flat.device), draws.of_step.get_state().numpy().tobytes()
@@ -167,7 +167,7 @@ def _moved(flat: FlatParameters, share: float = 0.1) -> Iterator[None]:
                 parameter.copy_(before)
 
 
-def mixing(engine: Apart, inputs: Any, targets: Any, size: int) -> str | None:
+def mixing(engine: IsolatedEngine, inputs: Any, targets: Any, size: int) -> str | None:
     """What shows that records are mixed, or None: a record's loss changes when another is exchanged, when the batch is turned
     round, or when some are left out. In evaluation mode, here and with parameters moved by a tenth of their size."""
     flat = engine.flat
@@ -195,7 +195,7 @@ def mixing(engine: Apart, inputs: Any, targets: Any, size: int) -> str | None:
     return None
 
 
-def _mixed(engine: Apart, inputs: Any, targets: Any, size: int) -> str | None:
+def _mixed(engine: IsolatedEngine, inputs: Any, targets: Any, size: int) -> str | None:
     def losses(places: list[int]) -> Tensor:
         chosen = torch.tensor(places)
         return engine.losses(take(inputs, chosen, size), take(targets, chosen, size))

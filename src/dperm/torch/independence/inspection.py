@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dperm.torch.engine import Apart
+from dperm.torch.engine import IsolatedEngine
 from dperm.torch.engine.ordinary_losses import OrdinaryLosses, evaluating
 from dperm.torch.independence.agreement import disagreement, mixing
 from dperm.torch.independence.refusals import reason_to_refuse, refuse_hooks
@@ -29,7 +29,7 @@ class Inspection:
 
     sample: tuple[Any, Any] | None = None
 
-    def __init__(self, engine: Apart, losses: OrdinaryLosses, tested: bool) -> None:
+    def __init__(self, engine: IsolatedEngine, losses: OrdinaryLosses, tested: bool) -> None:
         self._engine, self._losses, self._tested = engine, losses, tested
         self._checked: set[Any] = set()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from dperm._family import states
 from dperm.gradient import Policy
-from dperm.gradient.third_party_parts import foreign_parts
+from dperm.gradient.third_party_parts import third_party_assumptions
 from dperm.privacy import Assumption, Certificate, Event, Provenance, Relation, Risk
 from dperm.privacy.certificates import assumptions as statements
 from dperm.release.sizing import NOMINAL_SIZES
@@ -45,7 +45,7 @@ class Certification:
             delta=budget.delta,
             target_epsilon=target,
             paper=like.paper,
-            assumptions=[*(foreign_parts(plan) if plan is not None else ()), *self._assumptions(like)],
+            assumptions=[*(third_party_assumptions(plan) if plan is not None else ()), *self._assumptions(like)],
             public_facts={**facts, **settings},
             not_charged=(*_NOT_CHARGED, *((statements.SHOWN,) if options.show_private else ())),
             provenance=provenance,

@@ -13,7 +13,7 @@ from dperm.privacy.events import Event
 from dperm.release.ledger.budgets import Budget
 from dperm.release.ledger.databases import Rows
 from dperm.release.ledger.entries import WRONG, amounts, canonical, costs_of, events_of, flags_of
-from dperm.release.ledger.known import Known, Standing
+from dperm.release.ledger.heads import Known, Standing
 from dperm.release.ledger.ownership import CORRECTION, refuse_uncorrected, refuse_unsigned
 from dperm.release.ledger.rules import Amounts, added
 

@@ -1,5 +1,6 @@
-"""Numbers that Python reads of a tensor: constants where all records agree on them; else records part, and each goes its own
-way. What a record draws is a function of its own way (`dperm.torch.engine.randomness`): it draws the same again where a run is
+"""Numbers that Python reads of a tensor, as control flow does: a constant where all records agree on it, else the records branch.
+
+What a record draws is a function of its own branch (`dperm.torch.engine.randomness`): it draws the same again where a run is
 repeated for those that go on together.
 """
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 
-class Parting(Exception):
+class BranchesDiffer(Exception):
     """Records of a run differ in what the model reads of them. `groups` (k,) numbers those that agree."""
 
     def __init__(self, groups: Tensor) -> None:
@@ -21,7 +22,7 @@ class Parting(Exception):
         self.groups = groups
 
 
-class Way:
+class Branch:
     """What a model read of the records `records` (k,), numbers within a physical batch, all of whom agree on it."""
 
     def __init__(self, records: Tensor, answers: Sequence[Tensor] = ()) -> None:
@@ -34,16 +35,16 @@ class Way:
         """Before each run: the first read comes first again."""
         self._asked, self.path = 0, b""
 
-    def parted(self, groups: Tensor) -> list[Way]:
-        """One way for each group of the records, all as far as this one came."""
-        return [Way(self.records[groups == group], self.answers) for group in range(int(groups.max()) + 1)]
+    def parted(self, groups: Tensor) -> list[Branch]:
+        """One branch for each group of the records, all as far as this one came."""
+        return [Branch(self.records[groups == group], self.answers) for group in range(int(groups.max()) + 1)]
 
-    def halves(self) -> list[Way]:
-        """The same way for the first half of the records, and for the others."""
-        return [Way(part, self.answers) for part in self.records.chunk(2)]
+    def halves(self) -> list[Branch]:
+        """The same branch for the first half of the records, and for the others."""
+        return [Branch(part, self.answers) for part in self.records.chunk(2)]
 
     def agreed(self, tensor: Tensor, rows: Callable[[Tensor], Tensor | None]) -> Tensor:
-        """The numbers of a tensor as a constant. Raises `Parting` where records do not agree on them, bit for bit."""
+        """The numbers of a tensor as a constant. Raises `BranchesDiffer` where records do not agree on them, bit for bit."""
         numbers = rows(tensor)
         if numbers is None:
             return tensor
@@ -60,12 +61,12 @@ def _common(rows: Tensor) -> Tensor:
     if len(rows) > 1 and rows.numel():
         bits = rows.reshape(len(rows), -1).view(torch.uint8)
         if not bool((bits == bits[:1]).all()):
-            raise Parting(torch.unique(bits, dim=0, return_inverse=True)[1].cpu())
+            raise BranchesDiffer(torch.unique(bits, dim=0, return_inverse=True)[1].cpu())
     return rows[0].clone()
 
 
 def constants(run: Any, value: Any) -> Any:
-    """`value` with the tensors in it as constants of the way."""
+    """`value` with the tensors in it as constants of the branch."""
     if isinstance(value, Tensor):
         return run.agreed(value)
     return type(value)(constants(run, item) for item in value) if type(value) in (tuple, list) else value
