@@ -121,7 +121,7 @@ def test_ridge_and_svm(tmp_path: Path, table: Path) -> None:
 
 def test_compare_a_table(table: Path, tmp_path: Path) -> None:
     report = tmp_path / "out" / "report.html"
-    settings = ["--target", "income", "--epsilons", "1,5", "--repeats", 2, "--mechanisms", "output,gradient-poisson", "--audit"]
+    settings = ["--target", "income", "--epsilons", "5", "--repeats", 2, "--mechanisms", "output,gradient-poisson", "--audit"]
     done = dperm("compare", table, *settings, "--jobs", 1, "-o", report)
     assert "What attacks on the mechanisms found" in report.read_text()
     assert "read off the data" in done.stderr

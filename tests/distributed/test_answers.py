@@ -167,7 +167,7 @@ def test_a_lazy_answer_is_of_the_model_that_was_asked() -> None:
 
 def test_a_subclass_that_changes_answers_changes_them_once() -> None:
     X = frame()
-    model = Doubled(3.0, 1e-5, **SEEDED).fit(X, labels(X, "numbers"))
+    model = Doubled(epsilon=3.0, delta=1e-5, **SEEDED).fit(X, labels(X, "numbers"))
     np.testing.assert_array_equal(model.predict(dd.from_pandas(X, npartitions=1)).compute(), model.predict(X))
 
 

@@ -189,7 +189,8 @@ class DPLogisticRegression(PrivateLinearClassifier):
     @by_part
     def predict_proba(self, X: Any) -> Array:
         """Probabilities (n, K): what the loss makes of a score for two classes, normalised one-vs-rest or softmax otherwise."""
-        chances = self.objective_.loss.link.inverse(self._scores(X))
+        scores = self._scores(X)
+        chances = self.objective_.loss.link.inverse(scores)
         if chances.ndim == 1:
             return np.column_stack([1 - chances, chances])
         if self.objective_.outputs > 1:

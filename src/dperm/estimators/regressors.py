@@ -46,7 +46,8 @@ class PrivateLinearRegressor(RegressorMixin, PrivateLinearModel):
     @by_part
     def predict(self, X: Any) -> Array:
         """Expected targets, shape (n,): of counts too, and of quantiles these."""
-        return self.objective_.loss.link.inverse(self._scores(X))
+        scores = self._scores(X)
+        return self.objective_.loss.link.inverse(scores)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of the targets' variation that predictions explain, at most 1: R², or D² of counts and of quantiles."""
