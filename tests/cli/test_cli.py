@@ -524,6 +524,7 @@ def _card(model: Path, folder: Path) -> str:
     return (folder / "plain.html").read_text()
 
 
+@pytest.mark.slow
 def test_audit_settings_without_a_model(tmp_path: Path) -> None:
     out = tmp_path / "a.json"
     done = dperm("audit", "--mechanism", "output", "--delta", 0, "--features", 3, "--trials", 400, "-o", out, "--json")
@@ -626,6 +627,7 @@ def test_no_file_is_written_over_one_that_is_read_or_written(table: Path, schema
     assert table.read_text() == text and SpendLog.current().charges() == []
 
 
+@pytest.mark.fast_cases("add_or_remove_one")
 @pytest.mark.fast_cases("add_or_remove_one")
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
 def test_every_mechanism_is_compared_to_the_end(table: Path, schema: Path, tmp_path: Path, relation: str) -> None:

@@ -15,6 +15,12 @@ from dperm.objectives import LinearObjective, Logistic, RegularisedSum, Squared
 SCALES = [1e-28, 1e-12, 1e10, 1e21, 1e28]
 
 
+@pytest.mark.fast_cases(
+    "DPLogisticRegression-sharp-replace_one",
+    "DPLogisticRegression-generic-add_or_remove_one",
+    "DPLinearSVC-sharp-add_or_remove_one",
+    "DPQuantileRegressor-generic-add_or_remove_one",
+)
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
 @pytest.mark.parametrize("calibration", ["sharp", "generic"])
 @pytest.mark.parametrize("kind", [DPLogisticRegression, DPLinearSVC, DPQuantileRegressor])

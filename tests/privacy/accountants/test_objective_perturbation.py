@@ -102,6 +102,7 @@ NEIGHBOURS = [
 ]
 
 
+@pytest.mark.fast_cases("4.0-1.0-logistic")
 @pytest.mark.fast_cases("1.0-0.05-margin", "1.0-0.05-smoothed_hinge", "4.0-1.0-logistic")
 @pytest.mark.parametrize("loss", ["logistic", "margin", "smoothed_hinge", "huber"])
 @pytest.mark.parametrize("scale", [0.05, 0.25, 1.0, 4.0])
