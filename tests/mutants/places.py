@@ -20,7 +20,7 @@ _PAYS = (
     "sensitivity|event|nois|calibrat|residual|tolerance|factors|bound|draw|indices|rate|leaves|parts|pay|threshold|above|test|cut|cost"
     "|budget|charge|clip|share|spent|slots|lipschitz|smoothness|row_norm|move|capacity|log_ratio|multipliers|levels|contraction|mu|limit"
     "|astray|overflow|release|excess|statistics|query|empty|read|noisy|answer|claims|level|on_grid|_settle|_admit|thin|reserve"
-    "|filtered|regularised"
+    "|filtered|regularised|gaussian|laplace"
 )
 
 #: What functions that say how far a record moves an objective are called.
@@ -68,7 +68,7 @@ SCOPE = (
     ("torch/features/channel_normalisation.py", f"{_PAYS}|normalise"),
     ("torch/engine/gradient_pass.py", "weighted_sum|norms|_picked"),
     ("torch/engine/layer_taps.py", "collected"),
-    ("torch.training.planner.py", _PAYS),
+    ("torch/training/planner.py", _PAYS),
     ("torch/data/units.py", "_weighed"),
     ("torch/ranks/*_noise.py", _PAYS),
     ("torch/ranks/rank_channel.py", _PAYS),

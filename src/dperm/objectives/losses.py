@@ -99,8 +99,8 @@ class Loss(ABC):
         return self.value(t, y)
 
     def slope_error(self, largest: float, steepest: float, curvature: float) -> float:
-        """Bound on the rounding error of `slope` at |t| ≤ `largest`, where no slope is larger than `steepest` and no curvature
-        in t larger than `curvature`.
+        """Bound on the rounding error of `slope` at |t| ≤ `largest`, where no slope that occurs is larger than `steepest` and no
+        curvature in t larger than `curvature`. Targets count: of t − y the error follows the larger of the two.
 
         Here: some operations on t, each right to a unit in the last place, and a function right to 8 of them. The tolerance of
         minimisers has room for 2⁻⁵¹·curvature·(1 + at_zero + largest) + 24·2⁻⁵³·steepest where `steepest` is the loss's bound.

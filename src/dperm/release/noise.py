@@ -1,6 +1,8 @@
 """The kinds of release: of each, what must be left of the charge, the grid that its query is rounded to, and its noise.
 
-A new kind is a class here, and an event that names it (`Paid`). Channels, recordings and replays know no kind by name.
+A new kind is a class here, and an event that names it (`Paid`). Channels, recordings and replays know no kind by name. Noise is
+fresh in every release: an algorithm whose noise is correlated over steps encodes its queries before, and decodes the answers
+after, and needs no kind of its own.
 
 | kind | answers with | is paid by |
 | --- | --- | --- |
