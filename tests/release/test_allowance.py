@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -171,6 +172,52 @@ def test_claims_are_taken_together_or_not_at_all() -> None:
     for claim in two:
         with pytest.raises(UnpaidReleaseError):
             allowance.take(claim)
+
+
+def test_equal_claims_of_one_release_are_as_many() -> None:
+    allowance = Allowance()
+    allowance.open(Gaussian(2.0))
+    twice = Paid("gaussian", 2.0), Paid("gaussian", 2.0)
+    with pytest.raises(UnpaidReleaseError, match="2 times"):
+        allowance.take(*twice)
+    allowance.take(twice[0])
+    with pytest.raises(UnpaidReleaseError):
+        allowance.take(twice[0])
+
+
+def test_a_claim_of_endless_noise_is_not_the_same_as_any() -> None:
+    allowance = Allowance()
+    allowance.open(Composed((Gaussian(2.0), PureDP(0.5))))
+    for kind in ("gaussian", "pure"):
+        with pytest.raises(UnpaidReleaseError):
+            allowance.take(Paid(kind, math.inf))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_a_query_is_a_vector(kind: type[Noise]) -> None:
+    """Noise of density e^{−‖b‖} for each row of a table by itself would be that of a row, and pay for one."""
+    noise, event = KINDS[kind]
+    channel = charged(event)
+    for query in (np.ones((3, 2)), np.ones(())):
+        with pytest.raises(ValueError, match=r"Expected a query \(p,\)"):
+            channel.release(query, noise)
+    channel.release(QUERY, noise)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, "1", np.array([1.0])])
+def test_a_noise_has_positive_numbers(kind: type[Noise], bad: Any) -> None:
+    noise, _ = KINDS[kind]
+    for name in {"sensitivity", "noise_multiplier", "epsilon"} & set(vars(noise)):
+        with pytest.raises((ValueError, TypeError), match="Expected"):
+            replace(noise, **{name: bad})
+
+
+@pytest.mark.parametrize("epsilons", [(0.5, 0.25), (0.25, 9.0, 0.5), (0.25, math.inf), (0.25, math.nan), (0.0, 0.5), ()])
+def test_noise_that_falls_falls_to_what_is_paid(epsilons: tuple[float, ...]) -> None:
+    """The last row is charged: rows before it must have more noise, and it some."""
+    with pytest.raises(ValueError, match="Expected"):
+        FallingNoise(1.0, epsilons)
 
 
 def test_a_draw_that_begins_no_period_that_is_left_takes_no_release() -> None:

@@ -115,6 +115,9 @@ class Allowance:
         if os.getpid() != self._process:
             raise UnpaidReleaseError("This channel was opened by another process, which may release what it paid for.")
         paying = [self._covering(claim) for claim in claims]
+        for claim, count in Counter(paying).items():
+            if count > self._left[claim]:
+                raise UnpaidReleaseError(f"{_described(claim)} not paid for {count} times by {self.event}.")
         steps = sum(self._again[claim] > 0 for claim in paying)
         if steps > self._granted:
             raise UnpaidReleaseError("A continued run releases steps that it reserved, and no others: call reserve first.")
@@ -157,7 +160,7 @@ def _pays(held: Claim, claim: Claim) -> bool:
     if not isinstance(held, Paid) or not isinstance(claim, Paid):
         return held == claim
     alike = (held.kind, held.rate, held.draw) == (claim.kind, claim.rate, claim.draw)
-    return alike and abs(claim.noise - held.noise) <= _SAME * claim.noise
+    return alike and abs(claim.noise - held.noise) <= _SAME * held.noise
 
 
 def _described(claim: Claim) -> str:

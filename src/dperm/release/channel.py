@@ -249,6 +249,9 @@ class Channel:
         covers: see `dperm.release.grid`."""
         if not ours(type(noise)):
             raise TypeError(f"Expected noise of dperm's own, got {type(noise).__qualname__}: what it costs has a proof.")
+        most = 1 if self._source.trials is None else 2
+        if not 1 <= query.ndim <= most:  # sensitivities are of vectors, and so is each kind's noise
+            raise ValueError(f"Expected a query (p,), got one of {query.ndim} dimensions.")
         made = noise.on_grid(self._source.length(query))
         with self._lock:
             self._allowance.take(*made.claims)
