@@ -43,7 +43,7 @@ class Channel:
         self._source = source
         self._log = _kept_by(log)
         self._allowance = Allowance()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # over all that looks at what is left, or at a filter's budget, and then takes it
         self.label = label
         self.provenance = provenance_of(source)
         self.charge_id: str | None = None
@@ -164,7 +164,8 @@ class Channel:
         taken = self.log.reserve(charge_id, steps, limit, done)
         if taken is None:
             raise UnpaidReleaseError(f"The spend log no longer holds the charge {charge_id}.")
-        self._allowance.grant(taken[0], taken[1] - taken[0])
+        with self._lock:
+            self._allowance.grant(taken[0], taken[1] - taken[0])
         return taken
 
     def allow(self, event: Event, note: Mapping[str, Any] | None = None) -> None:
@@ -179,9 +180,10 @@ class Channel:
             raise UnpaidReleaseError(f"No filter was charged that could hold {event}.")
         if chosen_on_the_way(event):
             raise UnpaidReleaseError(f"A part of a filter's budget cannot be a budget itself: {event}.")
-        self._filtered(self.filter, event, note or {})
-        self._source.admitted(event)
-        self._allowance.cover_part(event)
+        with self._lock:
+            self._filtered(self.filter, event, note or {})
+            self._source.admitted(event)
+            self._allowance.cover_part(event)
 
     def _filtered(self, held: Filter, event: Event, note: Mapping[str, Any]) -> None:
         if not self._keeps_parts:
@@ -213,7 +215,9 @@ class Channel:
             if not isinstance(part, SelfComposed) or count > part.count:
                 raise UnpaidReleaseError(f"The spend log holds no part {part} that happens {count} times.")
             last = SelfComposed(part.event, count)
-        self._allowance.cover_part_again(part, last, [event for event, _ in self.parts()].count(part))
+        logged = [event for event, _ in self.parts()].count(part)
+        with self._lock:
+            self._allowance.cover_part_again(part, last, logged)
 
     def _own_charge(self) -> str:
         if self.charge_id is None:
@@ -261,7 +265,8 @@ class Channel:
         """Inclusion draws for `steps` steps; they never leave the run. Only how they were made can be claimed by a release."""
         if not ours(type(draw)):
             raise TypeError(f"Expected a draw of dperm's own, got {type(draw).__qualname__}: what it is worth has a proof.")
-        self._allowance.draws(draw)
+        with self._lock:
+            self._allowance.draws(draw)
         return self._source.draw(draw, records, steps)
 
     def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
