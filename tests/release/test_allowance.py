@@ -233,6 +233,40 @@ def test_a_draw_that_begins_no_period_that_is_left_takes_no_release() -> None:
     channel.release(QUERY, GaussianNoise(1.0, 9.0))
 
 
+def test_a_run_that_may_be_continued_releases_what_it_reserved_from_its_first_step_on(tmp_path: Path) -> None:
+    """A first run that released without reserving left all of it to whoever went on."""
+    log, noise = SpendLog(tmp_path / "log.db"), GaussianNoise(1.0, 2.0)
+    first = Channel.open(0, log=log)
+    charge = first.charge(SelfComposed(Gaussian(2.0), 2), "test", continuable=True)
+    with pytest.raises(UnpaidReleaseError, match="call reserve first"):
+        first.release(QUERY, noise)
+    first.reserve(1, 2)
+    first.release(QUERY, noise)
+    with pytest.raises(UnpaidReleaseError, match="call reserve first"):
+        first.release(QUERY, noise)
+    again = Channel.open(0, log=log)
+    again.resume(charge, SelfComposed(Gaussian(2.0), 2))
+    assert again.reserve(2, 2) == (1, 2)
+    again.release(QUERY, noise)
+    for channel in (first, again):
+        with pytest.raises(UnpaidReleaseError):
+            channel.release(QUERY, noise)
+
+
+def test_hidden_steps_of_a_filter_are_not_opened_again(tmp_path: Path) -> None:
+    """Their last iterate left twice."""
+    log, whole = SpendLog(tmp_path / "log.db"), FilteredRdp(2.0, 100.0, HIDDEN.relation)
+    first = Channel.open(0, log=log)
+    charge = first.charge(whole, "test", continuable=True)
+    first.allow(HIDDEN)
+    first.release(QUERY, HiddenNoise(1.0, 2.0))
+    first.release(QUERY, LastIterateNoise(1.0, 2.0))
+    again = Channel.open(0, log=log)
+    again.resume(charge, whole)
+    with pytest.raises(UnpaidReleaseError, match="iterates are hidden"):
+        again.reopen(HIDDEN)
+
+
 def test_a_part_that_this_channel_was_allowed_is_not_reopened_by_it(tmp_path: Path) -> None:
     """It is open already: a part that the log holds once is released once, also by one who has steps to spare."""
     log, part = SpendLog(tmp_path / "log.db"), Gaussian(5.0)

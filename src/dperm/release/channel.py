@@ -122,7 +122,7 @@ class Channel:
             persons=persons,
         )
         self._keeps_parts = continuable
-        self._allowance.open(event)
+        self._allowance.open(event, continuable=continuable)
         return self.charge_id
 
     def resume(self, charge_id: str, event: Event) -> None:
@@ -136,8 +136,7 @@ class Channel:
             raise UnpaidReleaseError(f"The spend log {self.log.where} holds no charge {charge_id} of this event.")
         if not charged.keeps_reservations:
             raise UnpaidReleaseError("This run reserved no steps in the spend log: what it released of its charge is not known.")
-        if any(leaf.pays_for is not None and leaf.pays_for.kind == "hidden" for leaf in leaves(event)):
-            raise UnpaidReleaseError("A run whose iterates are hidden cannot be continued: where it stood must not have left it.")
+        _refuse_hidden(event)
         if filter_of(event) is not None and not charged.keeps_parts:
             raise UnpaidReleaseError("This run kept no parts in the spend log: what it spent of its filter is not known.")
         self.charge_id, self._keeps_parts = charge_id, charged.keeps_parts
@@ -215,6 +214,7 @@ class Channel:
             if not isinstance(part, SelfComposed) or count > part.count:
                 raise UnpaidReleaseError(f"The spend log holds no part {part} that happens {count} times.")
             last = SelfComposed(part.event, count)
+        _refuse_hidden(last)
         logged = [event for event, _ in self.parts()].count(part)
         with self._lock:
             self._allowance.cover_part_again(part, last, logged)
@@ -276,6 +276,12 @@ class Channel:
         if drawn is None or not drawn.independent_records or drawn.period > 1:
             raise UnpaidReleaseError("Only Poisson draws can be thinned: nothing is proved of others.")
         return self._source.thin(indices, keep, coin)
+
+
+def _refuse_hidden(event: Event) -> None:
+    """UnpaidReleaseError for steps that are hidden, where a run is to go on with them."""
+    if any(leaf.pays_for is not None and leaf.pays_for.kind == "hidden" for leaf in leaves(event)):
+        raise UnpaidReleaseError("A run whose iterates are hidden cannot be continued: where it stood must not have left it.")
 
 
 def _kept_by(log: SpendLog | None) -> SpendLog | None:
