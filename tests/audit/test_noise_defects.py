@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -315,12 +315,12 @@ def test_findings_a2_noise_of_one_kind_direction_or_distance_is_found(made: Made
 
 
 def test_findings_a2_accuracy_first_with_half_its_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = SystemSource.falling
+    honest = FallingNoise.answer
 
-    def half(self: SystemSource, query: Any, sensitivity: float, epsilons: Any, step: float) -> Any:
-        return honest(self, query, sensitivity / 2, epsilons, step)
+    def half(noise: FallingNoise, *given: Any) -> Any:
+        return honest(replace(noise, sensitivity=noise.sensitivity / 2), *given)
 
-    monkeypatch.setattr(SystemSource, "falling", half)
+    monkeypatch.setattr(FallingNoise, "answer", half)
     mechanism, objective = next((entry[1], entry[2]) for entry in accuracy_first.entries() if not entry[1].budget.delta)
     training = Training.of_mechanism(mechanism, objective)
     assert "noise" in replay(training, training.replay_pairs[:4]).details["kinds"]
