@@ -14,13 +14,13 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "dperm"
 
 #: Higher numbers may import lower ones.
 LEVELS = {
-    "_family": -1,
     "_column": 0,
     "_extras": 0,
     "_remind": 0,
     "_validate": 0,
     "_rounding": 0,
     "_exact": 0,
+    "_family": 0,
     "_json": 0,
     "_types": 0,
     "_memory": 0,

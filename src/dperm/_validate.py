@@ -15,8 +15,6 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from dperm._family import ours
-
 
 def _number(name: str, value: Any) -> float:
     try:
@@ -45,7 +43,9 @@ def plain_numbers(instance: object, names: Iterable[str]) -> None:
     precision too, decimal fractions mix with no other numbers, and JSON knows none of them."""
     for name in names:
         value = getattr(instance, name)
-        if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        if type(value) is np.longdouble:  # whose item is itself
+            object.__setattr__(instance, name, float(value))
+        elif isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
             object.__setattr__(instance, name, value.item())
         elif isinstance(value, (Decimal, Fraction)):
             object.__setattr__(instance, name, float(value))
@@ -142,36 +142,52 @@ ScaleOrZero = Annotated[float, _scale_or_zero]
 ShareOrOne = Annotated[float, _share_or_one]
 
 
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"Expected {name} to be True or False, got {value!r}.")
+    return value
+
+
+Flag = Annotated[bool, _flag]
+
+
 def fields(instance: Any) -> None:
     """Check the fields of a dataclass by their types: each is None where its type admits that, or what `Positive` and the other
-    types above say. Numbers become Python's own, and whole numbers int. ValueError or TypeError for other values."""
-    rules = _rules(type(instance))
-    plain_numbers(instance, rules)
-    for name, (rule, optional) in rules.items():
+    types above say. Numbers become Python's own, and whole numbers int. ValueError or TypeError for other values.
+
+    A class that states a field again, in whatever words, is checked by what those that it derives from say, too.
+    """
+    plain_numbers(instance, [field.name for field in dataclasses.fields(instance)])
+    for name, rule, optional in _rules(type(instance)):
         value = getattr(instance, name)
-        if rule is None or (optional and value is None):
+        if optional and value is None:
             continue
         checked = rule(name, value)
-        if rule is integer:
+        if rule is integer or type(value) not in (int, float):  # what else is a number may be another one later
             object.__setattr__(instance, name, checked)
 
 
 @functools.cache
-def _rules(kind: type) -> dict[str, tuple[Callable[[str, Any], Any] | None, bool]]:
-    """For each field its check, where its type has one, and whether it may be None."""
-    hints: dict[str, Any] = {}
-    for base in reversed(kind.__mro__):
-        try:
-            hints |= inspect.get_annotations(base, eval_str=True)
-        except NameError:  # of names that are imported for type checkers alone nothing is known
-            if ours(base):
-                raise
-    found: dict[str, tuple[Callable[[str, Any], Any] | None, bool]] = {}
-    for field in dataclasses.fields(kind):
-        hint = hints.get(field.name)
-        parts = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
-        checks: list[Any] = [
-            part.__metadata__[0] for part in typing.cast("list[Any]", list(parts)) if typing.get_origin(part) is Annotated
-        ]
-        found[field.name] = (checks[0] if checks else None, type(None) in parts)
+def _rules(kind: type) -> list[tuple[str, Callable[[str, Any], Any], bool]]:
+    """Of fields whose type has a check: the field, the check, and whether None will do."""
+    found: list[tuple[str, Callable[[str, Any], Any], bool]] = []
+    names = {field.name for field in dataclasses.fields(kind)}
+    for base in kind.__mro__:
+        for name, hint in _own_hints(base).items():
+            parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+            said = [item for part in parts if typing.get_origin(part) is Annotated for item in part.__metadata__]
+            checks = [item for item in said if getattr(item, "__module__", None) == __name__]  # others' words are others'
+            if name in names and checks:
+                found.append((name, checks[0], type(None) in parts))
     return found
+
+
+def _own_hints(kind: type) -> dict[str, Any]:
+    """The types that a class itself states. Those of a third party's class may be texts that only type checkers can read, in
+    ways of any kind: nothing is known of its fields then, and what it derives from is checked all the same."""
+    try:
+        return inspect.get_annotations(kind, eval_str=True)
+    except Exception:
+        if kind.__module__.startswith("dperm."):
+            raise
+        return {}

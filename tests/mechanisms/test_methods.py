@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -25,6 +25,7 @@ from dperm.mechanisms import (
     Method,
     Objective,
     Output,
+    OutputPerturbation,
     Preconditioned,
     known_methods,
     method_from_dict,
@@ -184,3 +185,48 @@ def test_what_diverged_is_said_and_not_saved() -> None:
         model_to_json(DPMLPClassifier())
     with pytest.raises(ValueError, match="half_width >= 0"):
         DPLinearSVC(half_width=-1.0, classes=[0, 1]).fit(rows, rows[:, 0] > 0)
+
+
+# Fields that are checked by their types
+
+
+def test_numbers_are_python_s_own_and_stay_what_they_were_checked_as() -> None:
+    """A tensor can be changed in place, and a long double is in no JSON."""
+    torch = pytest.importorskip("torch")
+    given = torch.tensor(0.5)
+    method = Gradient(clipping_norm=given, learning_rate=np.longdouble(0.25))
+    given.fill_(9.0)
+    assert method == Gradient(clipping_norm=0.5, learning_rate=0.25)
+    assert type(method.clipping_norm) is float and type(method.learning_rate) is float
+    json.dumps(method.to_dict())
+
+
+@pytest.mark.parametrize("given", [[1], 1, "no", None])
+def test_a_switch_is_true_or_false(given: Any) -> None:
+    """Lists change, and are true while they hold something."""
+    with pytest.raises(TypeError, match="random_stop"):
+        LastIterate(random_stop=given)
+    assert LastIterate(random_stop=np.True_).random_stop is True  # pyright: ignore[reportArgumentType]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Restated(OutputPerturbation):
+    """A stranger's, with fields in its own words."""
+
+    strong_convexity: Annotated[float, "in units of its own"] = 1.0
+    note: Annotated[str, "what it is for", 3] = ""
+    shape: Unheard | None = None  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RestatedPlainly(OutputPerturbation):
+    strong_convexity: float = 1.0
+    note: Annotated[str, "what it is for", 3] = ""
+
+
+@pytest.mark.parametrize("kind", [Restated, RestatedPlainly])
+def test_a_field_that_a_stranger_states_again_is_checked_as_before(kind: type[OutputPerturbation]) -> None:
+    kind(budget=BUDGET, noise_multiplier=1.0, strong_convexity=2.0)
+    for bad in (-1.0, float("nan"), "x", 1e300):
+        with pytest.raises((ValueError, TypeError), match="strong_convexity"):
+            kind(budget=BUDGET, noise_multiplier=1.0, strong_convexity=bad)  # pyright: ignore[reportArgumentType]

@@ -230,3 +230,11 @@ def test_what_does_not_fit_is_refused() -> None:
     for records in (more, plain.records(ROWS, SIGNS)):
         with pytest.raises(ValueError, match="other numbers of rows a person"):
             mechanism.release(mine, records, Channel.open())
+
+
+def test_a_privacy_unit_is_dperm_s_own() -> None:
+    """One that called persons of several rows rows would be let in where nothing is proved of them."""
+    with pytest.raises(TypeError, match="PrivacyUnit cannot be derived from"):
+
+        class Quiet(PrivacyUnit):  # pyright: ignore[reportUnusedClass]
+            several_rows = False  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]

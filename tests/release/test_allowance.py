@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -173,6 +174,52 @@ def test_claims_are_taken_together_or_not_at_all() -> None:
             allowance.take(claim)
 
 
+def test_equal_claims_of_one_release_are_as_many() -> None:
+    allowance = Allowance()
+    allowance.open(Gaussian(2.0))
+    twice = Paid("gaussian", 2.0), Paid("gaussian", 2.0)
+    with pytest.raises(UnpaidReleaseError, match="2 times"):
+        allowance.take(*twice)
+    allowance.take(twice[0])
+    with pytest.raises(UnpaidReleaseError):
+        allowance.take(twice[0])
+
+
+def test_a_claim_of_endless_noise_is_not_the_same_as_any() -> None:
+    allowance = Allowance()
+    allowance.open(Composed((Gaussian(2.0), PureDP(0.5))))
+    for kind in ("gaussian", "pure"):
+        with pytest.raises(UnpaidReleaseError):
+            allowance.take(Paid(kind, math.inf))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_a_query_is_a_vector(kind: type[Noise]) -> None:
+    """Noise of density e^{−‖b‖} for each row of a table by itself would be that of a row, and pay for one."""
+    noise, event = KINDS[kind]
+    channel = charged(event)
+    for query in (np.ones((3, 2)), np.ones(())):
+        with pytest.raises(ValueError, match=r"Expected a query \(p,\)"):
+            channel.release(query, noise)
+    channel.release(QUERY, noise)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, "1", np.array([1.0])])
+def test_a_noise_has_positive_numbers(kind: type[Noise], bad: Any) -> None:
+    noise, _ = KINDS[kind]
+    for name in {"sensitivity", "noise_multiplier", "epsilon"} & set(vars(noise)):
+        with pytest.raises((ValueError, TypeError), match="Expected"):
+            replace(noise, **{name: bad})
+
+
+@pytest.mark.parametrize("epsilons", [(0.5, 0.25), (0.25, 9.0, 0.5), (0.25, math.inf), (0.25, math.nan), (0.0, 0.5), ()])
+def test_noise_that_falls_falls_to_what_is_paid(epsilons: tuple[float, ...]) -> None:
+    """The last row is charged: rows before it must have more noise, and it some."""
+    with pytest.raises(ValueError, match="Expected"):
+        FallingNoise(1.0, epsilons)
+
+
 def test_a_draw_that_begins_no_period_that_is_left_takes_no_release() -> None:
     sampler = BallsAndBins(2)
     channel = charged(Composed((sampler.event(Gaussian(1.0), 0, 4), Gaussian(9.0))))
@@ -184,6 +231,40 @@ def test_a_draw_that_begins_no_period_that_is_left_takes_no_release() -> None:
         with pytest.raises(UnpaidReleaseError, match="drawn anew"):
             channel.release(QUERY, GaussianNoise(1.0, 1.0, 0.5))
     channel.release(QUERY, GaussianNoise(1.0, 9.0))
+
+
+def test_a_run_that_may_be_continued_releases_what_it_reserved_from_its_first_step_on(tmp_path: Path) -> None:
+    """A first run that released without reserving left all of it to whoever went on."""
+    log, noise = SpendLog(tmp_path / "log.db"), GaussianNoise(1.0, 2.0)
+    first = Channel.open(0, log=log)
+    charge = first.charge(SelfComposed(Gaussian(2.0), 2), "test", continuable=True)
+    with pytest.raises(UnpaidReleaseError, match="call reserve first"):
+        first.release(QUERY, noise)
+    first.reserve(1, 2)
+    first.release(QUERY, noise)
+    with pytest.raises(UnpaidReleaseError, match="call reserve first"):
+        first.release(QUERY, noise)
+    again = Channel.open(0, log=log)
+    again.resume(charge, SelfComposed(Gaussian(2.0), 2))
+    assert again.reserve(2, 2) == (1, 2)
+    again.release(QUERY, noise)
+    for channel in (first, again):
+        with pytest.raises(UnpaidReleaseError):
+            channel.release(QUERY, noise)
+
+
+def test_hidden_steps_of_a_filter_are_not_opened_again(tmp_path: Path) -> None:
+    """Their last iterate left twice."""
+    log, whole = SpendLog(tmp_path / "log.db"), FilteredRdp(2.0, 100.0, HIDDEN.relation)
+    first = Channel.open(0, log=log)
+    charge = first.charge(whole, "test", continuable=True)
+    first.allow(HIDDEN)
+    first.release(QUERY, HiddenNoise(1.0, 2.0))
+    first.release(QUERY, LastIterateNoise(1.0, 2.0))
+    again = Channel.open(0, log=log)
+    again.resume(charge, whole)
+    with pytest.raises(UnpaidReleaseError, match="iterates are hidden"):
+        again.reopen(HIDDEN)
 
 
 def test_a_part_that_this_channel_was_allowed_is_not_reopened_by_it(tmp_path: Path) -> None:

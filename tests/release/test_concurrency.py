@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,9 @@ from dperm.audit.recording import Recorder
 from dperm.gradient import SGD, Clip, Constant, FullBatch, Plan, Poisson, descend
 from dperm.mechanisms import Budget, GradientPerturbation, ObjectivePerturbation
 from dperm.objectives import LinearObjective, Logistic
-from dperm.privacy import Gaussian
-from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError
+from dperm.privacy import FilteredRdp, Gaussian
+from dperm.privacy.accountants.rdp import rdp_curve
+from dperm.release import Channel, GaussianNoise, SpendLog, SystemSource, UnpaidReleaseError
 from dperm.release.ledger import log as log_module
 
 
@@ -110,6 +113,30 @@ def test_threads_share_no_memory_of_records() -> None:
         run(alone)
         for a, b in zip(alone.recording.releases, other.recording.releases, strict=True):
             assert np.array_equal(a.query, b.query) and np.array_equal(a.released, b.released)
+
+
+def test_threads_share_no_budget() -> None:
+    """Two asked what was left of a filter before either had taken it, and both had it."""
+    part = Gaussian(3.0)
+    channel = Channel.open(0)
+    channel.charge(FilteredRdp(2.0, 1.5 * float(rdp_curve(part, np.array([2.0]))[0])), "test")
+    assert channel.filter is not None
+    both = threading.Barrier(2)
+
+    class Slow(dict[str, float]):
+        def get(self, *asked: Any) -> Any:
+            found = super().get(*asked)
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(timeout=1.0)
+            return found
+
+    channel.filter.accounts = Slow(channel.filter.accounts)
+    with ThreadPoolExecutor(2) as threads:
+        asked = [threads.submit(channel.allow, part) for _ in range(2)]
+    assert sorted(type(each.exception()).__name__ for each in asked) == ["BudgetExceeded", "NoneType"]
+    channel.release(np.zeros(1), GaussianNoise(1.0, 3.0))
+    with pytest.raises(UnpaidReleaseError):
+        channel.release(np.zeros(1), GaussianNoise(1.0, 3.0))
 
 
 def test_threads_share_no_noise() -> None:

@@ -49,7 +49,7 @@ class LastIterateDescent(Mechanism):
     radius: check.Scale
     noise_multiplier: check.Positive
     strong_convexity: check.ScaleOrZero = 0.0
-    random_stop: bool = False
+    random_stop: check.Flag = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -189,7 +189,7 @@ class LastIterate(Method):
     learning_rate: check.Positive | None = None
     radius: check.Positive | None = None
     strong_convexity: check.Positive | None = None
-    random_stop: bool = False
+    random_stop: check.Flag = False
 
     key = "last-iterate"
     title = "Last iterate"

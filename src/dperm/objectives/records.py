@@ -95,6 +95,9 @@ class PrivacyUnit:
             )
         object.__setattr__(self, "max_rows", most)
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        raise TypeError("A PrivacyUnit cannot be derived from: who is protected is what it says.")
+
     @property
     def rows(self) -> int:
         """The most rows of a record."""

@@ -6,8 +6,9 @@ What holds, whatever is asked in whatever order:
 2. A release is taken from what is left of an event that names it: its kind, its noise to nine digits, the rate at which its
    records were drawn and how. What several claims pay for together is taken together or not at all.
 3. An event covers as many releases as it counts. What is used up is gone; a copy in another process covers nothing.
-4. What was covered before an interruption is released again only for a step that the spend log reserved, one for one. Linear
-   terms and the parts of a split have no steps: they are not covered again.
+4. What a charge covers of a run that may be continued is released only for a step that the spend log reserved, one for one,
+   by the first run as by those that go on with it; so is a part that is opened again. Linear terms and the parts of a split
+   have no steps: they are not covered again.
 5. Steps whose draws are made, and charged, together begin as many periods as were charged, whoever goes on with the run.
 6. Of steps that are charged as hidden, one iterate of each run leaves.
 7. A part of a filter's budget covers what it pays for once the filter has taken it. A part that the log holds is opened once,
@@ -43,38 +44,39 @@ class Allowance:
         self.filter: Filter | None = None
         self._process = os.getpid()
         self._left: Counter[Claim] = Counter()
-        self._again: Counter[Claim] = Counter()  # of what is left, how much may have been released before an interruption
+        self._by_step: Counter[Claim] = Counter()  # of what is left, how much may also be another's, who goes on with the run
         self._continued = False  # whether the run was interrupted
-        self._granted = 0  # reserved steps for which some of that may be released
+        self._granted = 0  # reserved steps, for which that is released
         self._parts: Counter[Event] = Counter()  # of a filter, as often as they were opened here
         self._drawn: Draw | None = None
         self._periods: Counter[Claim] = Counter()  # that may begin, of draws that are charged together
         self._most_periods: int | None = None  # that may begin in all, in a run that goes on
         self._in_period = 0  # releases since the last of them began
 
-    def open(self, event: Event, *, again: bool = False) -> None:
-        """The charge was paid; `again`: by a run that was interrupted, whose releases may have left."""
+    def open(self, event: Event, *, continuable: bool = False, again: bool = False) -> None:
+        """The charge was paid, of a run that may be continued if it is `continuable`; `again`: by a run that was interrupted,
+        whose releases may have left."""
         self.refuse_second_charge()
         self.event, self._continued = event, again
         self.filter = filter_of(event)
         if not isinstance(self.filter, ProfileFilter):  # the places of one are taken one by one, as parts
-            self.cover(event, again=again)
+            self.cover(event, by_step=continuable or again, again=again)
 
     def refuse_second_charge(self) -> None:
         """UnpaidReleaseError where a charge was made."""
         if self.event is not None:
             raise UnpaidReleaseError("A channel is charged once; open a new one for another run.")
 
-    def cover(self, event: Event, *, again: bool = False) -> None:
-        """Add what `event` pays for, which was charged or taken by the filter."""
+    def cover(self, event: Event, *, by_step: bool = False, again: bool = False) -> None:
+        """Add what `event` pays for, which was charged or taken by the filter; `by_step`: for steps that are reserved."""
         for leaf, count in leaves(event).items():
             paid = leaf.pays_for
             if isinstance(leaf, Disjoint) or (paid is not None and paid.kind == "objective"):
                 self._left[leaf] += 0 if again else count
             elif paid is not None:
                 self._left[paid] += count * leaf.releases
-                if again:
-                    self._again[paid] += count * leaf.releases
+                if by_step:
+                    self._by_step[paid] += count * leaf.releases
                 if paid.draw and leaf.releases > 1:
                     self._periods[paid] += count
                 if paid.kind == "hidden":
@@ -90,7 +92,7 @@ class Allowance:
         if self._parts[part] >= logged:
             raise UnpaidReleaseError(f"The spend log holds no part {part} of this charge that is not open already.")
         self._parts[part] += 1
-        self.cover(last, again=True)
+        self.cover(last, by_step=True, again=True)
 
     def draws(self, draw: Draw) -> None:
         """Records are drawn anew, by this rule, for the releases that follow."""
@@ -115,13 +117,18 @@ class Allowance:
         if os.getpid() != self._process:
             raise UnpaidReleaseError("This channel was opened by another process, which may release what it paid for.")
         paying = [self._covering(claim) for claim in claims]
-        steps = sum(self._again[claim] > 0 for claim in paying)
+        for claim, count in Counter(paying).items():
+            if count > self._left[claim]:
+                raise UnpaidReleaseError(f"{_described(claim)} not paid for {count} times by {self.event}.")
+        steps = sum(self._by_step[claim] > 0 for claim in paying)
         if steps > self._granted:
-            raise UnpaidReleaseError("A continued run releases steps that it reserved, and no others: call reserve first.")
+            raise UnpaidReleaseError(
+                "A run that may be continued releases steps that it reserved, and no others: call reserve first."
+            )
         for claim in paying:
             self._go_on_in_period(claim)
         for claim in paying:
-            self._again[claim] -= self._again[claim] > 0
+            self._by_step[claim] -= self._by_step[claim] > 0
             self._left[claim] -= 1
             if not self._left[claim]:
                 del self._left[claim]
@@ -157,7 +164,7 @@ def _pays(held: Claim, claim: Claim) -> bool:
     if not isinstance(held, Paid) or not isinstance(claim, Paid):
         return held == claim
     alike = (held.kind, held.rate, held.draw) == (claim.kind, claim.rate, claim.draw)
-    return alike and abs(claim.noise - held.noise) <= _SAME * claim.noise
+    return alike and abs(claim.noise - held.noise) <= _SAME * held.noise
 
 
 def _described(claim: Claim) -> str:

@@ -43,7 +43,7 @@ class Channel:
         self._source = source
         self._log = _kept_by(log)
         self._allowance = Allowance()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # over all that looks at what is left, or at a filter's budget, and then takes it
         self.label = label
         self.provenance = provenance_of(source)
         self.charge_id: str | None = None
@@ -122,7 +122,7 @@ class Channel:
             persons=persons,
         )
         self._keeps_parts = continuable
-        self._allowance.open(event)
+        self._allowance.open(event, continuable=continuable)
         return self.charge_id
 
     def resume(self, charge_id: str, event: Event) -> None:
@@ -136,8 +136,7 @@ class Channel:
             raise UnpaidReleaseError(f"The spend log {self.log.where} holds no charge {charge_id} of this event.")
         if not charged.keeps_reservations:
             raise UnpaidReleaseError("This run reserved no steps in the spend log: what it released of its charge is not known.")
-        if any(leaf.pays_for is not None and leaf.pays_for.kind == "hidden" for leaf in leaves(event)):
-            raise UnpaidReleaseError("A run whose iterates are hidden cannot be continued: where it stood must not have left it.")
+        _refuse_hidden(event)
         if filter_of(event) is not None and not charged.keeps_parts:
             raise UnpaidReleaseError("This run kept no parts in the spend log: what it spent of its filter is not known.")
         self.charge_id, self._keeps_parts = charge_id, charged.keeps_parts
@@ -164,7 +163,8 @@ class Channel:
         taken = self.log.reserve(charge_id, steps, limit, done)
         if taken is None:
             raise UnpaidReleaseError(f"The spend log no longer holds the charge {charge_id}.")
-        self._allowance.grant(taken[0], taken[1] - taken[0])
+        with self._lock:
+            self._allowance.grant(taken[0], taken[1] - taken[0])
         return taken
 
     def allow(self, event: Event, note: Mapping[str, Any] | None = None) -> None:
@@ -179,9 +179,10 @@ class Channel:
             raise UnpaidReleaseError(f"No filter was charged that could hold {event}.")
         if chosen_on_the_way(event):
             raise UnpaidReleaseError(f"A part of a filter's budget cannot be a budget itself: {event}.")
-        self._filtered(self.filter, event, note or {})
-        self._source.admitted(event)
-        self._allowance.cover_part(event)
+        with self._lock:
+            self._filtered(self.filter, event, note or {})
+            self._source.admitted(event)
+            self._allowance.cover_part(event)
 
     def _filtered(self, held: Filter, event: Event, note: Mapping[str, Any]) -> None:
         if not self._keeps_parts:
@@ -213,7 +214,10 @@ class Channel:
             if not isinstance(part, SelfComposed) or count > part.count:
                 raise UnpaidReleaseError(f"The spend log holds no part {part} that happens {count} times.")
             last = SelfComposed(part.event, count)
-        self._allowance.cover_part_again(part, last, [event for event, _ in self.parts()].count(part))
+        _refuse_hidden(last)
+        logged = [event for event, _ in self.parts()].count(part)
+        with self._lock:
+            self._allowance.cover_part_again(part, last, logged)
 
     def _own_charge(self) -> str:
         if self.charge_id is None:
@@ -249,6 +253,9 @@ class Channel:
         covers: see `dperm.release.grid`."""
         if not ours(type(noise)):
             raise TypeError(f"Expected noise of dperm's own, got {type(noise).__qualname__}: what it costs has a proof.")
+        most = 1 if self._source.trials is None else 2
+        if not 1 <= query.ndim <= most:  # sensitivities are of vectors, and so is each kind's noise
+            raise ValueError(f"Expected a query (p,), got one of {query.ndim} dimensions.")
         made = noise.on_grid(self._source.length(query))
         with self._lock:
             self._allowance.take(*made.claims)
@@ -258,7 +265,8 @@ class Channel:
         """Inclusion draws for `steps` steps; they never leave the run. Only how they were made can be claimed by a release."""
         if not ours(type(draw)):
             raise TypeError(f"Expected a draw of dperm's own, got {type(draw).__qualname__}: what it is worth has a proof.")
-        self._allowance.draws(draw)
+        with self._lock:
+            self._allowance.draws(draw)
         return self._source.draw(draw, records, steps)
 
     def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
@@ -268,6 +276,12 @@ class Channel:
         if drawn is None or not drawn.independent_records or drawn.period > 1:
             raise UnpaidReleaseError("Only Poisson draws can be thinned: nothing is proved of others.")
         return self._source.thin(indices, keep, coin)
+
+
+def _refuse_hidden(event: Event) -> None:
+    """UnpaidReleaseError for steps that are hidden, where a run is to go on with them."""
+    if any(leaf.pays_for is not None and leaf.pays_for.kind == "hidden" for leaf in leaves(event)):
+        raise UnpaidReleaseError("A run whose iterates are hidden cannot be continued: where it stood must not have left it.")
 
 
 def _kept_by(log: SpendLog | None) -> SpendLog | None:

@@ -19,6 +19,7 @@ after, and needs no kind of its own.
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -49,9 +50,12 @@ class Noise(ABC):
     #: whether the noise of several independent runs can be made at once
     at_once: ClassVar[bool] = False
 
-    sensitivity: float
+    sensitivity: check.Positive
     what: str = field(default="statistic", kw_only=True)
-    step: float = field(default=0.0, kw_only=True)
+    step: check.NonNegative = field(default=0.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check.fields(self)
 
     @property
     @abstractmethod
@@ -98,7 +102,7 @@ class GaussianNoise(Noise):
     kind = "gaussian"
     at_once = True
 
-    noise_multiplier: float
+    noise_multiplier: check.Positive
     sampling_rate: float = 1.0
 
     @property
@@ -170,16 +174,14 @@ class PureNoise(Noise):
     kind = "pure"
     at_once = True
 
-    epsilon: float
+    epsilon: check.Positive
 
     @property
     def amount(self) -> float:
         return self.epsilon
 
     def on_grid(self, size: int) -> Self:
-        return self._rounded_to(
-            Grid.of(self.sensitivity, self.sensitivity / check.positive("epsilon", self.epsilon) * size, size)
-        )
+        return self._rounded_to(Grid.of(self.sensitivity, self.sensitivity / self.epsilon * size, size))
 
     def answer(self, query: Any, shape: tuple[int, ...], stream: NoiseStream) -> Any:
         scale = self.sensitivity / self.epsilon / self.step
@@ -207,6 +209,13 @@ class FallingNoise(Noise):
 
     epsilons: Sequence[float]
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rising = tuple(float(check.positive("epsilon", epsilon)) for epsilon in self.epsilons)
+        if not rising or any(more < less for less, more in itertools.pairwise(rising)):
+            raise ValueError(f"Expected epsilons that rise, of which the last one is paid for, got {rising}.")
+        object.__setattr__(self, "epsilons", rising)
+
     @property
     def amount(self) -> float:
         return self.epsilons[-1]
@@ -216,8 +225,7 @@ class FallingNoise(Noise):
         return tuple(self.epsilons)
 
     def on_grid(self, size: int) -> Self:
-        widest = self.sensitivity / check.positive("epsilon", self.epsilons[0]) * size
-        return replace(self._rounded_to(Grid.of(self.sensitivity, widest, size)), epsilons=tuple(self.epsilons))
+        return self._rounded_to(Grid.of(self.sensitivity, self.sensitivity / self.epsilons[0] * size, size))
 
     def answer(self, query: Any, shape: tuple[int, ...], stream: NoiseStream) -> Array:
         noise = stream.rounded_balls([self.sensitivity / epsilon / self.step for epsilon in self.epsilons], query.size)
@@ -235,7 +243,7 @@ class ExponentialChoice(PureNoise):
     what: str = field(default="choice", kw_only=True)
 
     def on_grid(self, size: int) -> Self:
-        return self._rounded_to(Grid.of(self.sensitivity, self.sensitivity / check.positive("epsilon", self.epsilon), 1))
+        return self._rounded_to(Grid.of(self.sensitivity, self.sensitivity / self.epsilon, 1))
 
     def answer(self, query: Any, shape: tuple[int, ...], stream: NoiseStream) -> int:
         return stream.chosen(np.rint(query / self.step) * self.step, 2 * self.sensitivity / self.epsilon)

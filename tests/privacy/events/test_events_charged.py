@@ -134,3 +134,10 @@ def test_numbers_whose_squares_are_no_doubles_are_refused() -> None:
         with pytest.raises(ValueError, match=r"between 1e-60 and 1e\+60"):
             Gaussian(wrong)
     assert Gaussian(1e60).noise_multiplier == 1e60 and Gaussian(1.001e-60).noise_multiplier == 1.001e-60
+
+
+def test_an_event_is_known_by_the_names_that_it_had() -> None:
+    """A spend log with a charge of then could not be read: whoever began a new one forgot what was spent."""
+    event = SelfComposed(BoundedSquaresGaussian(2.0, 12, 4.0), 2)
+    written = json.dumps(event.to_dict()).replace("BoundedSquaresGaussian", "IndividualGaussian")
+    assert event_from_dict(json.loads(written)) == event

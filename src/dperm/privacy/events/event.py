@@ -59,6 +59,9 @@ class Event:
     #: whether accountants alone make it: no file holds one
     internal: ClassVar[bool] = False
 
+    #: by which other names files know it that were written before it had this one: charges of then are charges still
+    former_names: ClassVar[tuple[str, ...]] = ()
+
     #: The release of the channel that this event is charged for.
     pays_for: ClassVar[Paid | None] = None
     #: How many such releases it is charged for.
@@ -86,7 +89,8 @@ class Event:
 
 def event_from_dict(data: Any) -> Event:
     """Inverse of `Event.to_dict`. Raises ValueError for anything else: another kind, and other fields or values than it has."""
-    return _event(data, 1, {kind.__name__: kind for kind in members(Event) if kind is not Event and not kind.internal})
+    kinds = [kind for kind in members(Event) if kind is not Event and not kind.internal]
+    return _event(data, 1, {name: kind for kind in kinds for name in (kind.__name__, *kind.former_names)})
 
 
 def _event(data: Any, depth: int, kinds: Mapping[str, type[Event]]) -> Event:

@@ -38,6 +38,8 @@ class BoundedSquaresGaussian(Event):
     largest, add up to no more by the triangle inequality.
     """
 
+    former_names = ("IndividualGaussian",)
+
     noise_multiplier: float
     steps: int
     full_steps: float
