@@ -31,6 +31,7 @@ from dperm.privacy import (
     PoissonSampled,
     PureDP,
     SelfComposed,
+    rdp_budget,
 )
 from dperm.privacy.events import Paid
 from dperm.release import (
@@ -328,3 +329,21 @@ def test_a_replay_refuses_a_release_of_another_kind_than_was_recorded() -> None:
     for noise in (PureNoise(1.0, 2.0), FallingNoise(1.0, (1.0, 2.0)), ExponentialChoice(1.0, 2.0), HiddenNoise(1.0, 2.0)):
         with pytest.raises(UnpaidReleaseError, match="another kind"):
             Forced(recorder.recording, everyone, nobody).noisy(QUERY, noise)
+
+
+def test_parts_that_the_log_holds_are_opened_as_often_as_it_does_and_by_reserved_steps_alone() -> None:
+    """Whatever this process released before of a part of the same noise, which needed no reservation."""
+    part, asked, allowance = Gaussian(5.0), Paid("gaussian", 5.0), Allowance()
+    allowance.open(rdp_budget(1.0, 1e-5))
+    allowance.cover_part(part)
+    allowance.take(asked)
+    for step in range(2):
+        allowance.cover_part_again(part, part, logged=3)
+        with pytest.raises(UnpaidReleaseError, match="call reserve first"):
+            allowance.take(asked)
+        allowance.grant(step, 1)
+        allowance.take(asked)
+    with pytest.raises(UnpaidReleaseError, match="not open already"):
+        allowance.cover_part_again(part, part, logged=3)
+    with pytest.raises(UnpaidReleaseError, match="not paid for"):
+        allowance.take(asked)

@@ -130,8 +130,6 @@ class Allowance:
         for claim in paying:
             self._by_step[claim] -= self._by_step[claim] > 0
             self._left[claim] -= 1
-            if not self._left[claim]:
-                del self._left[claim]
         self._granted -= steps
 
     def _covering(self, claim: Claim) -> Claim:
