@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dperm.cli.files import read, reserved, search_of
-from dperm.cli.options import JsonFlag, VerifyKey, command
+from dperm.cli.options import JsonFlag, VerifyKey
 from dperm.cli.printing import progress, say, say_json, say_lines
 from dperm.cli.tables import dataset_of
 
@@ -257,7 +257,3 @@ def _records(extra: dict[str, Any], source: str) -> tuple[Any, Any]:
     if extra.get("target_range"):
         targets = data.TargetRange(*extra["target_range"]).scaled(targets)
     return dataset.features, targets
-
-
-def register(app: typer.Typer) -> None:
-    command(app, audit)

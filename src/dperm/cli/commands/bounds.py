@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dperm.cli.files import refuse_same, reserved
-from dperm.cli.options import Delta, JsonFlag, Relation, command
+from dperm.cli.options import Delta, JsonFlag, Relation
 from dperm.cli.printing import say, say_json
 from dperm.cli.tables import dataset_of
 
@@ -117,7 +117,3 @@ def _measured(asked: BoundsOptions, source: str) -> tuple[Problem, tuple[float, 
         raise ValueError(f"{error} Raise --penalty, or --low, the least ε that is measured ({low:g}).") from None
     page.write(bounds_page(measured, dataset.title or dataset.name))
     return measured.problem, measured.slopes
-
-
-def register(app: typer.Typer) -> None:
-    command(app, bounds)

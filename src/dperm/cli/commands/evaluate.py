@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dperm.cli.files import keep, read, refuse_same, reserved, told_kept, uninterrupted
-from dperm.cli.options import Delta, JsonFlag, OnError, Relation, VerifyKey, command
+from dperm.cli.options import KINDS, Delta, JsonFlag, OnError, Relation, VerifyKey
 from dperm.cli.printing import say, say_json
 from dperm.cli.tables import told_of_rows, wrong_rows
 
@@ -28,7 +28,12 @@ _MODES = {
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
     model: Annotated[Path, typer.Argument(help="A model written by `dperm train`.")]
-    source: Annotated[str, typer.Argument(help="Test records with their target: none that the model was trained on.")]
+    source: Annotated[
+        str,
+        typer.Argument(
+            help=f"Test records with their target, none that the model was trained on: a file ({KINDS}) or a named data set."
+        ),
+    ]
     test_data: Annotated[
         str,
         typer.Option(
@@ -158,7 +163,3 @@ def _tell_released(asked: EvaluateOptions, found: dict[str, Any], name: str, old
         say(f"  {asked.by} = {group}: {score} of about {part['records']:,} {who}")
     price = f"epsilon = {upward(cost['epsilon'])} at delta = {upward(cost['delta'], 2)}"
     say(f"They cost {price}, charged to {name!r}; see {asked.output}.{told_kept(older)}")
-
-
-def register(app: typer.Typer) -> None:
-    command(app, evaluate)
