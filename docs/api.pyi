@@ -179,6 +179,10 @@ class Dataset:  # features: (n, d) dense or CSR; targets: (n,) labels or numbers
 class Images:  # Images and labels (n,), as bytes, for training and for testing: grey (n, height, width), coloured (n, 3, height, width).
     def __init__(self, train_images: Bytes, train_labels: Bytes, test_images: Bytes, test_labels: Bytes): ...
 
+class ReadTable:  # A table as its file was read.
+    def __init__(self, frame: pd.DataFrame, written: str, decimal: str | None = None, format: Mapping[str, Any] = ..., sheet: str = ''): ...
+    def without(self, rows: Iterable[int]) -> ReadTable: ...
+
 class Reviews:  # Texts (n) and labels (n,), 1 = positive and 0 = negative, for training and for testing.
     def __init__(self, train_texts: list[str], train_labels: NDArray[np.uint8], test_texts: list[str], test_labels: NDArray[np.uint8]): ...
 
@@ -242,9 +246,9 @@ def propose(frame: Any, target: str, name: str = 'table', *, unit: str = '', tas
 
 def read_dataset(path: str | Path, target: str | None = None, schema: Schema | None = None, *, curves: Callable[[Schema], int] | None = None, indices: tuple[int, int] | None = None, progress: Callable[[int, int], None] | None = None) -> tuple[Dataset, Schema | None]: ...  # A data file as features and targets, and the schema used (a proposed one where none was given; None for arrays).
 
-def read_frame(path: str | Path, schema: Schema | None = None, *, written: Mapping[str, Any] | None = None) -> pd.DataFrame: ...  # A table: text of any separator, encoding and compression, Excel's first sheet, Parquet, Arrow or Feather.
-
 def read_stream(source: Any, schema: Schema, progress: Callable[[int], None] | None = None) -> Dataset: ...  # A table that another library gives batch by batch, through its schema: a relation of DuckDB, a lazy frame of polars, a
+
+def read_table(path: str | Path, schema: Schema | None = None, *, written: Mapping[str, Any] | None = None) -> ReadTable: ...  # A table: text of any separator, encoding and compression, Excel's first sheet, Parquet, Arrow or Feather.
 
 def schema_of(name: str) -> Schema: ...
 

@@ -128,7 +128,7 @@ def propose(asked: ProposeOptions) -> None:
 def _proposed(asked: ProposeOptions, name: str) -> Schema:
     """Proposed from the rows, or found privately."""
     from dperm import data
-    from dperm.data.readers.columnar import stored_in_parts
+    from dperm.data.columnar import stored_in_parts
 
     stated = {
         "separator": "\t" if asked.separator in ("tab", "\\t") else asked.separator,
@@ -141,7 +141,7 @@ def _proposed(asked: ProposeOptions, name: str) -> Schema:
     }
     table = stored_in_parts(asked.source) if asked.epsilon is not None else None
     if table is None:
-        frame: Any = data.read_frame(asked.source, written={name: value for name, value in stated.items() if value is not None})
+        frame: Any = data.read_table(asked.source, written={name: value for name, value in stated.items() if value is not None})
         say(told(asked.source.name, frame))
     else:
         frame = asked.source

@@ -71,12 +71,12 @@ def predict(asked: PredictOptions) -> None:
     loaded: tuple[Any, dict[str, Any]] = model_from_json(read(asked.model), verify_key=asked.verify_key)  # of any kind
     fitted, extra = loaded
 
-    def admitted(faults: dict[int, str], frame: Any, schema: data.Schema) -> None:
+    def admitted(faults: dict[int, str], table: data.ReadTable, schema: data.Schema) -> None:
         if not asked.as_json:
-            say(told(Path(asked.source).name, frame))
-        wrong_rows(faults, len(frame), schema, asked.on_error)
+            say(told(Path(asked.source).name, table))
+        wrong_rows(faults, len(table.frame), schema, asked.on_error)
         if not asked.as_json:  # a target is not needed here
-            told_of_rows(frame.drop(index=frame.index[list(faults)]), schema, unlabelled=0, targets_outside=0)
+            told_of_rows(table.without(faults), schema, unlabelled=0, targets_outside=0)
 
     rows = Rows.of(asked.source, extra, _names(asked.keep), admitted)
     again = None
