@@ -67,6 +67,7 @@ def reader(request: pytest.FixtureRequest) -> FileReader:
 
 
 def written(reader: FileReader, folder: Path, frame: pd.DataFrame = FRAME) -> Path:
+    assert reader.title in WRITERS, f"Add what writes a small file of {reader.title!r} to WRITERS in {Path(__file__).name}."
     path = folder / f"people{reader.endings[0]}"
     WRITERS[reader.title](frame, path)
     return path
@@ -119,8 +120,8 @@ def test_every_reader_is_tried_here_and_named_in_the_help_of_commands() -> None:
     titles = {reader.title for reader in all_readers()}
     assert len(titles) == len(all_readers())
     assert set(WRITERS) == titles, "Add what writes a small file of a new kind to WRITERS, by its title."
-    assert set(TABLES) == {reader.title for reader in all_readers() if isinstance(reader, TableReader)}, "cli/options.py"
-    assert set(ARRAYS) == {reader.title for reader in all_readers() if isinstance(reader, ArrayReader)}, "cli/options.py"
+    assert set(TABLES) == {reader.title for reader in all_readers() if isinstance(reader, TableReader)}, "TABLES, cli/options.py"
+    assert set(ARRAYS) == {reader.title for reader in all_readers() if isinstance(reader, ArrayReader)}, "ARRAYS, cli/options.py"
 
 
 def test_every_reader_is_documented_and_alone_with_its_endings(reader: FileReader) -> None:
