@@ -263,7 +263,10 @@ def test_the_command_finds_in_a_folder_of_files(tmp_path: Path) -> None:
     (tmp_path / "people").mkdir()
     for number in range(2):
         FRAME.iloc[number::2].to_parquet(tmp_path / "people" / f"{number}.parquet")
-    done = CliRunner().invoke(application(), ["data", "propose", str(tmp_path / "people"), "--target", "sick", "--epsilon", "2"])
+    command = ["data", "propose", str(tmp_path / "people"), "--target", "sick", "--epsilon", "2"]
+    refused = CliRunner().invoke(application(), [*command, "--missing", "-9"])
+    assert "Expected no missing to be stated" in str(refused.exception) and SpendLog.current().charges() == []
+    done = CliRunner().invoke(application(), command)
     assert done.exit_code == 0, done.output
     assert f"people: {COUNT:,} rows of {len(FRAME.columns)} columns, read a part at a time." in " ".join(done.output.split())
     found = Schema.load(tmp_path / "people.schema.json")

@@ -139,9 +139,12 @@ def _proposed(asked: ProposeOptions, name: str) -> Schema:
         "header": asked.header,
         "line_breaks": asked.line_breaks,
     }
+    given = {name: value for name, value in stated.items() if value is not None}
     table = stored_in_parts(asked.source) if asked.epsilon is not None else None
+    if table is not None and given:
+        raise ValueError(f"Expected no {', '.join(given)} to be stated: {asked.source} is read in parts, by its own description.")
     if table is None:
-        frame: Any = data.read_table(asked.source, written={name: value for name, value in stated.items() if value is not None})
+        frame: Any = data.read_table(asked.source, written=given)
         say(told(asked.source.name, frame))
     else:
         frame = asked.source

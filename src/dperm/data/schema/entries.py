@@ -55,7 +55,8 @@ def as_frame(table: Any) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class ReadTable:
-    """A table as its file was read.
+    """A table as its file was read. `propose`, `find`, `Dataset.of` and `SchemaEncoder` take it whole: its frame alone does not
+    know how it was read.
 
     Attributes
     ----------
