@@ -146,11 +146,11 @@ def all_readers() -> tuple[FileReader, ...]:
 
 
 def readers_in(module: ModuleType) -> list[FileReader]:
-    """One of each kind that a file of `readers/` has. TypeError, in a sentence that begins with the file, for one that has none,
-    and for a kind that lacks something."""
+    """One of each kind that a file of `readers/` has: of its classes whose names do not begin with _. TypeError, in a sentence
+    that begins with the file, for one that has none, and for a kind that lacks something."""
     file = f"data/readers/{module.__name__.rpartition('.')[2]}.py"
     own = [kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__]
-    kinds = [kind for kind in own if issubclass(kind, FileReader)]
+    kinds = [kind for kind in own if issubclass(kind, FileReader) and not kind.__name__.startswith("_")]
     if not kinds:
         raise TypeError(f"{file}: expected a class below TableReader, ColumnarReader or ArrayReader.")
     for kind in kinds:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dperm.cli.files import refuse_same, reserved
-from dperm.cli.options import Delta, JsonFlag, Relation
+from dperm.cli.options import SOURCE, Delta, JsonFlag, Relation
 from dperm.cli.printing import say, say_json
 from dperm.cli.tables import dataset_of
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class BoundsOptions:
     source: Annotated[
-        str | None, typer.Argument(help="A file or a named data set, of two classes, to measure on; none: the bounds alone.")
+        str | None, typer.Argument(help=f"Records of two classes to measure on: {SOURCE}; none: the bounds alone.")
     ] = None
     target: Annotated[str | None, typer.Option(help="Target column.")] = None
     schema: Annotated[Path | None, typer.Option(help="Public schema of the table (see `dperm data propose`).")] = None
