@@ -17,8 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from dperm.data import Schema, read_dataset
-from dperm.data.readers import columnar
+from dperm.data import Schema, columnar, read_dataset
 from dperm.estimators import DPLogisticRegression
 from dperm.report.page import machine
 

@@ -312,7 +312,7 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: calibrate(Gaussian, 0, 1e-5), "Expected epsilon > 0"),
     (lambda: Risk(advantage=2), r"Expected advantage in \(0, 1\)"),
     (lambda: Risk(), "got none of them"),
-    (lambda: data.propose("people.csv", "ill"), "got str: read a file by dperm.data.read_frame"),
+    (lambda: data.propose("people.csv", "ill"), "got str: read a file by dperm.data.read_table"),
     (lambda: data.propose(X, "ill"), "Expected a table with named columns, of pandas, polars or Arrow, got ndarray"),
     (lambda: data.propose(FRAME, "sick"), "got 'sick'"),
     (lambda: data.Schema.from_dict([1]), "Expected a schema as a table of its entries, got list"),

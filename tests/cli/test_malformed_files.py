@@ -19,7 +19,8 @@ import sklearn.datasets
 from pyarrow import feather, parquet
 
 from dperm.cli import main
-from dperm.data import DataError, Schema, SchemaError, propose, read_dataset, read_frame
+from dperm.data import DataError, Schema, SchemaError, propose, read_dataset, read_table
+from dperm.data.file_reader import all_readers
 from dperm.estimators import model_from_json
 from dperm.privacy import Certificate
 from dperm.privacy.events import event_from_dict
@@ -46,6 +47,13 @@ def test_whole_files_are_read(folder: Path) -> None:
             malformed.own_log(folder, f"whole-{kind}-{commands.index(command)}")
             code, said, _, trace = answered(malformed.command_line(kind, command, folder, malformed.whole(kind, folder)))
             assert (code, trace) == (0, ""), (kind, command, said)
+
+
+def test_every_reader_has_a_malformed_kind() -> None:
+    lacking = [
+        each.title for each in all_readers() if not any(f".{ending}".endswith(each.endings) for ending, _, _ in KINDS.values())
+    ]
+    assert not lacking, f"Add {lacking} to KINDS of tests/helpers/malformed.py, and what makes a whole file of each."
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -106,7 +114,7 @@ def test_what_dperm_never_raises_on_purpose_is_one_line_and_says_so(
     def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("of a\n\x1bfault")
 
-    monkeypatch.setattr("dperm.data.read_frame", fail)
+    monkeypatch.setattr("dperm.data.read_table", fail)
     command = ("data", "propose", malformed.whole("csv", folder), "--target", malformed.TARGET)
     done = dperm(*command, expect=1)
     assert done.stdout == "" and len(done.stderr.splitlines()) == 1
@@ -201,15 +209,15 @@ def test_texts_that_are_no_utf_8_are_refused_as_they_are_read(ending: str, tmp_p
     path, table = tmp_path / f"t.{ending}", pa.table({"a": [1, 2, 3], "y": broken})
     (parquet.write_table if ending == "parquet" else feather.write_feather)(table, path)
     with pytest.raises(DataError, match=r"Cannot read .*UTF8"):
-        read_frame(path)
+        read_table(path)
 
 
 def test_lists_and_tables_as_entries_are_texts(tmp_path: Path) -> None:
     table = pa.table({"a": [[1], [2, 3], None, []] * 10, "b": [{"c": 1}, {"c": 2}] * 20, "y": ["no", "yes"] * 20})
     parquet.write_table(table, tmp_path / "t.parquet")
-    schema = propose(read_frame(tmp_path / "t.parquet"), "y")
+    schema = propose(read_table(tmp_path / "t.parquet"), "y")
     assert [column.type for column in schema.columns] == ["category", "category", "label"]
     assert set(schema.columns[1].categories) == {"{'c': 1}", "{'c': 2}"}
     distant = pa.table({"a": pa.array([1, 2**58, 3], pa.timestamp("us")), "b": [1, 2, 3], "y": ["no", "yes", "no"]})
     parquet.write_table(distant, tmp_path / "t.parquet")
-    assert propose(read_frame(tmp_path / "t.parquet"), "y").columns[0].type == "ignore"
+    assert propose(read_table(tmp_path / "t.parquet"), "y").columns[0].type == "ignore"

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from dperm.cli import printing
 from dperm.cli.printing import complain, progress, say, say_json, say_lines, warn
-from dperm.data import Dataset, Schema, read_frame
+from dperm.data import Dataset, Schema, read_table
 from dperm.release import SpendLog
 from dperm.report.influence import influences
 from dperm.report.summary import influence_table
@@ -139,7 +139,7 @@ def test_names_of_others_reach_no_terminal(table: Path, tmp_path: Path, monkeypa
 
 def test_tables_read_no_markup(table: Path) -> None:
     """A name such as [/red] ended `compare` after its charges."""
-    frame = read_frame(table, written={"line_breaks": True})
+    frame = read_table(table, written={"line_breaks": True}).frame
     y, x = frame.columns[2], frame.columns[0]
     columns = [{"name": x, "type": "number", "range": [0, 90]}, {"name": y, "type": "label"}]
     classes = sorted(frame[y].unique())

@@ -14,7 +14,7 @@ import pytest
 from sklearn.datasets import dump_svmlight_file
 
 from dperm import data
-from dperm.data import Column, DataError, Dataset, Schema, SchemaError, propose, read_dataset, read_frame
+from dperm.data import Column, DataError, Dataset, Schema, SchemaError, propose, read_dataset, read_table
 from dperm.data.schema.encoder import SchemaEncoder
 from dperm.data.schema.row_faults import row_faults
 from dperm.data.sets.named_sets import _description  # the file list behind the names
@@ -186,16 +186,16 @@ def test_unusable_files_get_one_clear_line(name: str, content: bytes | None, mes
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
-        read_frame(path)
+        read_table(path)
     assert "\n" not in str(caught.value)
 
 
 def test_a_huge_file_is_refused_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "huge.csv"
     path.write_text("a,b\n1,2\n" * 100)
-    monkeypatch.setattr("dperm.data.readers.file_reader.free_memory", lambda: 100.0)
+    monkeypatch.setattr("dperm.data.file_reader.free_memory", lambda: 100.0)
     with pytest.raises(DataError, match="too much for"):
-        read_frame(path)
+        read_table(path)
 
 
 @pytest.mark.parametrize("name", ["breast_cancer", "digits", "iris"])
@@ -296,7 +296,7 @@ def test_left_out_records_are_noted(data_folder: Path) -> None:
 def test_a_proposed_schema_fits_its_own_table(text: str, classes: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text(text)
-    schema = propose(read_frame(path), "y")
+    schema = propose(read_table(path), "y")
     assert schema.classes == classes
     from dataclasses import replace
 
@@ -307,7 +307,7 @@ def test_a_proposed_schema_fits_its_own_table(text: str, classes: tuple[str, ...
 def test_codes_stay_texts(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("zip,y\n01234,a\n99999,b\n01234,b\n")
-    assert propose(read_frame(path), "y").columns[0].categories == ("01234", "99999")
+    assert propose(read_table(path), "y").columns[0].categories == ("01234", "99999")
 
 
 @pytest.mark.parametrize(
@@ -333,9 +333,9 @@ def test_rows_of_more_fields_than_the_header_are_refused(tmp_path: Path) -> None
     path = tmp_path / "t.csv"
     path.write_text("a,b,y\n1,2,yes,5\n3,4,no,6\n")
     with pytest.raises(data.DataError, match="line 2 has 4 fields in place of 3"):
-        data.read_frame(path)
+        data.read_table(path)
     path.write_text("a,b,y\n1,2,yes,\n3,4,no,\n")
-    assert data.read_frame(path).to_dict("list") == {"a": ["1", "3"], "b": ["2", "4"], "y": ["yes", "no"]}
+    assert data.read_table(path).frame.to_dict("list") == {"a": ["1", "3"], "b": ["2", "4"], "y": ["yes", "no"]}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dperm.audit import Training, extreme_pairs, replay
-from dperm.cli import app
+from dperm.cli import application
 from dperm.data import Schema, SchemaError, read_dataset
 from dperm.data.schema.privacy_units import row_units
 from dperm.estimators import (
@@ -182,7 +182,7 @@ def test_every_page_says_what_is_protected(tmp_path: Path) -> None:
     relation = rows.certificate_.relation
     assert alone[relation] == pytest.approx(records.certificate_.epsilon, rel=1e-6)
     assert together[relation] == pytest.approx(rows.certificate_.epsilon, rel=1e-6)
-    said = CliRunner().invoke(app, ["account", "--log"]).output
+    said = CliRunner().invoke(application(), ["account", "--log"]).output
     assert "of persons" in said
     with pytest.raises(ValueError, match="protect the same"):
         Certificate.of_all([rows.certificate_, records.certificate_])
@@ -319,7 +319,7 @@ def test_a_schema_names_its_unit(table: Path) -> None:
 def test_the_command_line_trains_and_compares_persons(table: Path) -> None:
     runner, where = CliRunner(), str(table)
     files = [f"{where}/stays.csv", "--schema", f"{where}/schema.json"]
-    trained = runner.invoke(app, ["train", *files, "--relation", "replace_one", "-o", f"{where}/model.json"])
+    trained = runner.invoke(application(), ["train", *files, "--relation", "replace_one", "-o", f"{where}/model.json"])
     assert trained.exit_code == 0, trained.output
     said = " ".join(trained.output.split())
     assert "one person is replaced by any other with all their rows" in said and f"number {PERSONS} of persons" in said
@@ -334,9 +334,9 @@ def test_the_command_line_trains_and_compares_persons(table: Path) -> None:
         "--output",
         page,
     ]
-    compared = runner.invoke(app, ["compare", *files, *arguments])
+    compared = runner.invoke(application(), ["compare", *files, *arguments])
     assert compared.exit_code == 0, compared.output
     assert "one row a person" in " ".join(compared.output.split())  # Frank and Wolfe's
     for command in (["influence", *files], ["choose-epsilon", *files], ["bounds", *files]):
-        refused = runner.invoke(app, command)
+        refused = runner.invoke(application(), command)
         assert refused.exit_code != 0 and "looks at rows" in str(refused.exception)

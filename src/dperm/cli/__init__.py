@@ -1,6 +1,6 @@
 """The command line. Thin: every command parses, calls the library, prints. Heavy imports wait until a command needs them.
 
-Each module of `dperm.cli.commands` is a command: it is found there, and registers itself.
+Each file of `dperm.cli.commands` is a command, or a group of several, and is found there (`dperm.cli.command_files`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import io
 import os
 import pkgutil
 import sys
+from functools import cache
 from typing import Annotated, Any
 
 from dperm._extras import needed
@@ -21,17 +22,12 @@ with needed("typer", "The command line"):
     import typer
 
 from dperm.cli import commands
+from dperm.cli.command_files import add_commands
 from dperm.cli.files import ENDING, give_up_reserved
 
-__all__ = ["app", "main"]
+__all__ = ["application", "main"]
 
-app = typer.Typer(
-    name="dperm",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    help="""Differentially private training with a certificate per model.
+_HELP = """Differentially private training with a certificate per model.
 
 \b
 Examples:
@@ -45,8 +41,7 @@ Examples:
   dperm card model.json --audit audit.json           the page for whoever signs
   dperm account --noise 1.1 --rate 0.01 --steps 5000 --delta 1e-5
   dperm calibrate --epsilon 1 --delta 1e-5 --rate 0.01 --steps 5000
-""",
-)
+"""
 
 
 def _version(wanted: bool) -> None:
@@ -57,7 +52,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _main(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
@@ -66,8 +60,16 @@ def _main(
     pass
 
 
-for _module in pkgutil.iter_modules(commands.__path__):
-    importlib.import_module(f"{commands.__name__}.{_module.name}").register(app)
+@cache
+def application() -> typer.Typer:
+    """All commands, with their help. TypeError, in a sentence that begins with the file, where a file of a command has none."""
+    app = typer.Typer(
+        name="dperm", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None, help=_HELP
+    )
+    app.callback()(_main)
+    for module in pkgutil.iter_modules(commands.__path__):
+        add_commands(app, importlib.import_module(f"{commands.__name__}.{module.name}"))
+    return app
 
 
 class _Interrupted(BaseException):
@@ -95,7 +97,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # what a terminal cannot show must not fail a command whose charge is made
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = app(standalone_mode=False)
+        code = application()(standalone_mode=False)
         sys.stdout.flush()
     except _Interrupted as signalled:
         sys.stderr.write("interrupted: nothing half-written was left; what was charged stays charged\n")

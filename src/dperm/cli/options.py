@@ -1,19 +1,23 @@
-"""A command takes one value of options, a dataclass whose fields are annotated for typer; options that several commands share."""
+"""Options that several commands share. A command takes one value of options, a dataclass whose fields are annotated for typer."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from dperm.privacy import Risk
 
+#: Kinds of files that are read, as their readers call themselves; a test compares, for `dperm` starts without loading readers.
+TABLES = ("Arrow", "CSV", "Excel", "Parquet")
+ARRAYS = ("NumPy archive", "NumPy array", "libsvm")
+KINDS = ", ".join(TABLES + ARRAYS)
+SOURCE = f"a file ({KINDS}), a folder of Parquet files, or a named data set"
+
+Source = Annotated[str, typer.Argument(help=f"Records: {SOURCE}.")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Delta = Annotated[float, typer.Option(help="The δ of the guarantee; well below 1/n.")]
 Indices = Annotated[
@@ -22,28 +26,6 @@ Indices = Annotated[
 Relation = Annotated[str, typer.Option(help="add_or_remove_one or replace_one.")]
 VerifyKey = Annotated[Path | None, typer.Option(help="Public key whose owner must have signed the model.")]
 OnError = Annotated[str, typer.Option(help="Rows that do not fit the schema: fail, or skip, which leaves them out and says why.")]
-
-
-def command(app: typer.Typer, run: Callable[[Any], None], name: str | None = None) -> None:
-    """Add a command: `run` takes one dataclass, whose fields are the command's arguments and options, and has its help as
-    docstring."""
-    options = get_type_hints(run)["asked"]
-    hints = get_type_hints(options, include_extras=True)
-
-    @functools.wraps(run)
-    def with_options(**given: Any) -> None:
-        run(options(**given))
-
-    parameters = [
-        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=_default(each), annotation=hints[each.name])
-        for each in fields(options)
-    ]
-    setattr(with_options, "__signature__", inspect.Signature(parameters))  # noqa: B010
-    app.command(name or run.__name__.replace("_", "-"))(with_options)
-
-
-def _default(each: Field[Any]) -> Any:
-    return inspect.Parameter.empty if each.default is MISSING else each.default
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING, Any
 from dperm.cli.printing import progress, say
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from dperm.data import Dataset, Schema
+    from dperm.data import Dataset, ReadTable, Schema
     from dperm.report.refits import Refits
 
 _MANY = 0.1  # of the rows
 
 
-def told(name: str, frame: pd.DataFrame) -> str:
+def told(name: str, table: ReadTable) -> str:
     """What was read, for the data holder."""
-    how = [frame.attrs[key] for key in ("written", "sheet") if frame.attrs.get(key)]
-    written = f" ({'; '.join(how)})" if how else ""
-    return f"Read {name}: {len(frame):,} rows of {len(frame.columns)} columns{written}."
+    how = "; ".join(filter(None, (table.written, table.sheet)))
+    return f"Read {name}: {len(table.frame):,} rows of {len(table.frame.columns)} columns{f' ({how})' if how else ''}."
 
 
 def wrong_rows(faults: dict[int, str], rows: int, schema: Schema, on_error: str) -> dict[int, str]:
@@ -39,13 +36,13 @@ def wrong_rows(faults: dict[int, str], rows: int, schema: Schema, on_error: str)
     return wrong
 
 
-def told_of_rows(frame: Any, schema: Schema, *, public: bool = False, left_out: Iterable[str] = (), **changes: Any) -> None:
+def told_of_rows(table: ReadTable, schema: Schema, *, public: bool = False, left_out: Iterable[str] = (), **changes: Any) -> None:
     """What stands out in a table that a model is used on; `changes`: of what is not asked for here."""
     from dataclasses import replace
 
     from dperm.data.survey import Survey
 
-    survey = replace(Survey.of(frame, schema), **changes)
+    survey = replace(Survey.of(table, schema), **changes)
     lines = [*left_out, *survey.lines(), *(f"Warning: {warning}" for warning in survey.warnings())]
     say("Of these rows:" if public else "For the data holder alone, of these rows:")
     for line in lines:

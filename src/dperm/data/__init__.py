@@ -7,10 +7,10 @@ it.
 
 from dperm._extras import require
 from dperm.data.dataset import Dataset
-from dperm.data.read import read_dataset, read_frame
+from dperm.data.read import read_dataset, read_table
 from dperm.data.schema.columns import Column, TargetRange
 from dperm.data.schema.encoder import SchemaEncoder
-from dperm.data.schema.entries import SchemaError
+from dperm.data.schema.entries import ReadTable, SchemaError
 from dperm.data.schema.schema import Schema
 from dperm.data.schema_search.private_search import find
 from dperm.data.schema_search.proposing import confirmed, propose
@@ -28,6 +28,7 @@ __all__ = [
     "DataError",
     "Dataset",
     "Images",
+    "ReadTable",
     "Reviews",
     "Schema",
     "SchemaEncoder",
@@ -42,7 +43,7 @@ __all__ = [
     "named",
     "propose",
     "read_dataset",
-    "read_frame",
     "read_stream",
+    "read_table",
     "schema_of",
 ]

@@ -127,7 +127,7 @@ class Dataset:
                 f'No record is left: column {worst!r} has most missing values, and "missing" is {schema.missing!r}.'
             )
         persons = row_units(schema, table.frame) if schema.unit else None
-        return cls.encoded(schema, features, targets, usable, persons, written=table.frame.attrs.get("written", ""))
+        return cls.encoded(schema, features, targets, usable, persons, written=table.table.written)
 
     @classmethod
     def encoded(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from dperm.data.columnar import ColumnarReader, columnar_reader
 from dperm.data.dataset import Dataset
-from dperm.data.readers.columnar import ColumnarReader, columnar_reader
-from dperm.data.readers.file_reader import (
+from dperm.data.file_reader import (
     ArrayReader,
     Arrays,
     TableOptions,
@@ -22,26 +22,24 @@ from dperm.data.readers.file_reader import (
 )
 from dperm.data.readers.numpy_files import is_floating
 from dperm.data.schema.columns import TargetRange
-from dperm.data.schema.entries import SchemaError
+from dperm.data.schema.entries import ReadTable, SchemaError
 from dperm.data.schema.schema import Schema
+from dperm.data.schema.schema_file import ENTRY_OPTIONS
 from dperm.data.schema_search.proposing import propose
 from dperm.data.streaming import fits_whole, read_in_parts
 from dperm.data.survey import Survey
 from dperm.data.untrusted_files import DataError, parsing
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 _LARGEST_LABEL = 2.0**53
 
 
-def read_frame(path: str | Path, schema: Schema | None = None, *, written: Mapping[str, Any] | None = None) -> pd.DataFrame:
+def read_table(path: str | Path, schema: Schema | None = None, *, written: Mapping[str, Any] | None = None) -> ReadTable:
     """A table: text of any separator, encoding and compression, Excel's first sheet, Parquet, Arrow or Feather.
 
-    Entries of texts and sheets are texts; how a text is written is found out, and in `attrs["written"]` in words. The format of a
-    schema, or `written`, states what it should not find out: `separator`, `encoding`, `decimal`, `header`, `skip_lines`,
-    `missing`, `strip`.
-    DataError for what cannot be read, with the line where there is one: no row is left out in silence.
+    Entries of texts and sheets are texts; how a text is written is found out, and told. The format of a schema, or `written`,
+    states what it should not find out: `separator`, `encoding`, `decimal`, `header`, `skip_lines`, `missing`, `strip`.
+    DataError for what cannot be read, with the line where there is one: no row is left out in silence; and where something is
+    stated of this file that files of its kind do not have.
     """
     path = Path(path)
     stated = {name: value for name, value in (written or {}).items() if value is not None}
@@ -52,17 +50,25 @@ def read_frame(path: str | Path, schema: Schema | None = None, *, written: Mappi
     refuse_too_large(path, reader)
     names = [] if schema is None else [column.name for column in schema.columns]
     named = [names, [name for name in names if schema and name != schema.target]] if names else []
+    _refuse_other_options(path, reader, schema, stated)
     with parsing(path):
-        frame = reader.read(path, TableOptions(given, named, _values(schema)))
-    if "format" in frame.attrs:
-        frame.attrs["format"] |= stated
-    if frame.empty:
+        table = reader.read(path, TableOptions(given, named, _values(schema)))
+    if table.frame.empty:
         raise DataError(f"The table {path} has no records.")
-    doubled = frame.columns[frame.columns.duplicated()].tolist()
+    doubled = table.frame.columns[table.frame.columns.duplicated()].tolist()
     if doubled:
         raise DataError(f"Expected distinct column names in {path}, got {doubled[:5]} twice.")
-    frame.attrs.setdefault("written", "")
-    return frame
+    return replace(table, format={**table.format, **stated})
+
+
+def _refuse_other_options(path: Path, reader: TableReader, schema: Schema | None, stated: Iterable[str] = ()) -> None:
+    """DataError where the reader does not follow what is stated of this file, or what a schema says entries mean. How a text is
+    written a schema may say for tables that are none."""
+    entries = [] if schema is None else [name for name in ENTRY_OPTIONS if name in schema.extra]
+    if other := [name for name in (*stated, *entries) if name not in reader.options]:
+        raise DataError(
+            f"Cannot read {path}: {other[0]!r} is stated, and {reader.title} files are not read by that. Take it out."
+        )
 
 
 def _values(schema: Schema | None) -> dict[str, tuple[str, ...]]:
@@ -104,20 +110,21 @@ def read_dataset(
     if schema is not None and not folder:
         refuse_unreadable(path)
     if schema is not None and isinstance(reader, ColumnarReader) and not fits_whole(path, reader, schema):
+        _refuse_other_options(path, reader, schema)
         schema = schema if curves is None else schema.with_curves(curves(schema))
         _refuse_other_target(target, schema)
         return read_in_parts(path, reader, schema, progress), schema
-    frame = read_frame(path, schema)
+    table = read_table(path, schema)
     if schema is None:
         if target is None:
-            raise DataError(f"Expected a target for {path.name}: one of the columns {list(map(str, frame.columns[:20]))}.")
-        schema = propose(frame, target, name=path.name.split(".")[0])
+            raise DataError(f"Expected a target for {path.name}: one of the columns {list(map(str, table.frame.columns[:20]))}.")
+        schema = propose(table, target, name=path.name.split(".")[0])
     _refuse_other_target(target, schema)
     if curves is not None:
         schema = schema.with_curves(curves(schema))
-    dataset, survey = Dataset.of(frame, schema), Survey.of(frame, schema)
+    dataset, survey = Dataset.of(table, schema), Survey.of(table, schema)
     survey.refuse_unread(
-        schema, {column.name: int(column.entries(frame[column.name]).notna().sum()) for column in schema.feature_columns}
+        schema, {column.name: int(column.entries(table.frame[column.name]).notna().sum()) for column in schema.feature_columns}
     )
     return replace(dataset, survey=survey), schema
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm._files import nameless, scratch_folder
+from dperm.data.columnar import PART, ColumnarReader, StoredTable, fits_memory
 from dperm.data.dataset import Dataset
-from dperm.data.readers.columnar import PART, ColumnarReader, StoredTable, fits_memory
 from dperm.data.schema.encoder import SchemaEncoder
 from dperm.data.schema.entries import SchemaError, as_frame
 from dperm.data.schema.privacy_units import numbered_units, row_units

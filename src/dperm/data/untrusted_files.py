@@ -41,7 +41,8 @@ class Limits:
     features : int
         Features of an array file, of NumPy or libsvm.
     cells : int
-        Entries of a table or array: rows times columns.
+        Entries of a table or array: rows times columns, or those that a sparse one states. One that is memory-mapped may have
+        more.
     unpacking : int
         How many times its own size a file may take in memory, where it takes more than 256 MiB. A text takes about 10 times its
         bytes, an entry of a table 40 bytes: at 2,000, a compressed text may be 200 times as long as its file, and a workbook may

@@ -46,7 +46,7 @@ class Rows:
         source: str,
         extra: dict[str, Any],
         keep: list[str] | None,
-        admitted: Callable[[dict[int, str], pd.DataFrame, data.Schema], None],
+        admitted: Callable[[dict[int, str], data.ReadTable, data.Schema], None],
     ) -> Rows:
         """Of a file or named set, for a model with what was saved beside it. `admitted` is told all faults, the table and the
         schema, and raises where that may not be."""
@@ -55,19 +55,19 @@ class Rows:
         schema = data.Schema.from_dict(extra["schema"])
         if not Path(source).exists() and source in data.named():
             return cls._without_columns(data.load(source, schema).features, keep)
-        frame = data.read_frame(source, schema)
+        table = data.read_table(source, schema)
+        frame = table.frame
         if absent := [name for name in keep or () if name not in frame.columns]:
             raise ValueError(f"Expected --keep to name columns of the table, got {absent}.")
-        faults = row_faults(schema, frame)
+        faults = row_faults(schema, table)
         if (part := extra.get("fit_by")) is not None:
             rest = [row for row in range(len(frame)) if row not in faults]
-            others = rows_of_other_parts(schema, frame.iloc[rest], part["column"], part["value"])
+            others = rows_of_other_parts(schema, table.without(faults), part["column"], part["value"])
             faults |= {rest[row]: why for row, why in others.items()}
-        admitted(faults, frame, schema)
-        clipped = {row: names for row, names in clipped_rows(schema, frame).items() if row not in faults}
-        fit = frame.drop(index=frame.index[list(faults)])
+        admitted(faults, table, schema)
+        clipped = {row: names for row, names in clipped_rows(schema, table).items() if row not in faults}
         copied = None if keep is None else frame[keep].reset_index(drop=True)
-        return cls(data.SchemaEncoder(schema, fit).features()[0], len(frame), faults, clipped, copied)
+        return cls(data.SchemaEncoder(schema, table.without(faults)).features()[0], len(frame), faults, clipped, copied)
 
     @classmethod
     def _without_columns(cls, features: Any, keep: list[str] | None) -> Rows:

@@ -23,16 +23,17 @@ def test_entries_are_the_texts_that_pandas_reads(tmp_path: Path) -> None:
     book.create_sheet("other")
     book.save(tmp_path / "t.xlsx")
     theirs = pd.read_excel(tmp_path / "t.xlsx", dtype=str, header=None, na_filter=False, engine="openpyxl").iloc[1:]
-    ours = read_sheet(tmp_path / "t.xlsx", {"nan"})
-    assert ours.attrs["sheet"] == "sheet 'Sheet', the first of 2"
+    told = read_sheet(tmp_path / "t.xlsx", lambda _: {"nan"})
+    assert told.sheet == "sheet 'Sheet', the first of 2"
+    ours = told.frame
     assert ours.columns.tolist() == [f"c{place}" for place in range(12)]
     assert (
         ours.astype(object).fillna("missing").to_numpy().tolist() == theirs.astype(object).fillna("missing").to_numpy().tolist()
     )
-    missing = read_sheet(tmp_path / "t.xlsx", {"", "NaN", "nan"})
+    missing = read_sheet(tmp_path / "t.xlsx", lambda _: {"", "NaN", "nan"}).frame
     assert missing.isna().to_numpy().tolist() == (theirs.isna() | theirs.isin(["", "NaN"])).to_numpy().tolist()
 
 
 def test_a_workbook_without_rows_is_no_table(tmp_path: Path) -> None:
     openpyxl.Workbook().save(tmp_path / "t.xlsx")
-    assert read_sheet(tmp_path / "t.xlsx", set()).empty
+    assert read_sheet(tmp_path / "t.xlsx", lambda _: set()).frame.empty

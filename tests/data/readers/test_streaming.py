@@ -16,8 +16,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather, parquet
 
-from dperm.data import DataError, Dataset, Schema, propose, read_dataset, read_stream, streaming
-from dperm.data.readers import columnar
+from dperm.data import DataError, Dataset, Schema, columnar, propose, read_dataset, read_stream, streaming
 from dperm.data.schema.entries import SchemaError
 from dperm.data.survey import Survey
 from dperm.estimators import DPLogisticRegression
@@ -219,7 +218,7 @@ def test_it_keeps_within_its_memory(tmp_path: Path) -> None:
     script.write_text(
         "import sys\n"
         "from dperm.data import Schema, read_dataset\n"
-        "from dperm.data.readers import columnar\n"
+        "from dperm.data import columnar\n"
         "columnar.free_memory = lambda: 0.0\n"
         "columns = [{'name': f'x{n}', 'type': 'number', 'range': [0, 1]} for n in range(20)] + [{'name': 'y', 'type': 'label'}]\n"
         "schema = Schema.from_dict({'name': 'big', 'target': 'y', 'target_range': [0, 1], 'columns': columns})\n"

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dperm.data import Column, DataError, Dataset, Schema, SchemaError, find, propose, read_dataset, read_frame
+from dperm.data import Column, DataError, Dataset, ReadTable, Schema, SchemaError, find, propose, read_dataset, read_table
 from dperm.data.schema.encoder import SchemaEncoder
 from dperm.data.schema.entries import numbers
 from dperm.data.schema.row_faults import row_faults
@@ -38,8 +38,8 @@ def written(separator: str, *, decimal: str = ".", end: str = "\n") -> str:
     return frame.to_csv(index=False, sep=separator, lineterminator=end)
 
 
-def numbers_of(frame: pd.DataFrame, column: str) -> list[float | None]:
-    found = numbers(frame[column], column, decimal=frame.attrs["decimal"])
+def numbers_of(table: ReadTable, column: str) -> list[float | None]:
+    found = numbers(table.frame[column], column, decimal=table.decimal or "")
     return [None if np.isnan(value) else float(value) for value in found]
 
 
@@ -58,10 +58,10 @@ def numbers_of(frame: pd.DataFrame, column: str) -> list[float | None]:
 def test_however_it_is_written_it_reads_the_same(separator: str, encoding: str, decimal: str, end: str, tmp_path: Path) -> None:
     path = tmp_path / "people.csv"
     path.write_bytes(written(separator, decimal=decimal, end=end).encode(encoding))
-    frame = read_frame(path)
-    assert frame.drop(columns="Einkommen").equals(PEOPLE.drop(columns="Einkommen").astype("str"))
-    assert numbers_of(frame, "Einkommen") == [1234.56, 99.5, 7.0, 1000000.25, None]
-    assert frame.attrs["written"].startswith(encoding) and ("decimal commas" in frame.attrs["written"]) == (decimal == ",")
+    table = read_table(path)
+    assert table.frame.drop(columns="Einkommen").equals(PEOPLE.drop(columns="Einkommen").astype("str"))
+    assert numbers_of(table, "Einkommen") == [1234.56, 99.5, 7.0, 1000000.25, None]
+    assert table.written.startswith(encoding) and ("decimal commas" in table.written) == (decimal == ",")
 
 
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "zip"])
@@ -73,13 +73,13 @@ def test_compressed_texts_are_read_whatever_their_name(kind: str, named: bool, t
             archive.writestr("people.csv", raw)
     else:
         path.write_bytes({"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}[kind](raw))
-    assert len(read_frame(path)) == 5
+    assert len(read_table(path).frame) == 5
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(DataError, match="compressed and broken"):
-        read_frame(path)
+        read_table(path)
     (tmp_path / f"plain.csv.{kind}").write_bytes(raw)
     with pytest.raises(DataError, match="not compressed, as its name says"):
-        read_frame(tmp_path / f"plain.csv.{kind}")
+        read_table(tmp_path / f"plain.csv.{kind}")
 
 
 @pytest.mark.parametrize(
@@ -114,14 +114,14 @@ def test_rows_that_are_none_are_named_with_their_line(text: str, message: str, t
     path = tmp_path / "t.csv"
     path.write_text(text)
     with pytest.raises(DataError, match=message) as caught:
-        read_frame(path)
+        read_table(path)
     assert "\n" not in str(caught.value)
 
 
 def test_quotes_within_fields_are_letters(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text('pipe,size\nthin,5"\nwide,7"\nother,9"\n')
-    assert read_frame(path)["size"].tolist() == ['5"', '7"', '9"']
+    assert read_table(path).frame["size"].tolist() == ['5"', '7"', '9"']
 
 
 @pytest.mark.parametrize(
@@ -144,59 +144,64 @@ def test_what_is_stated_wrongly_is_refused(options: dict[str, Any], message: str
     path = tmp_path / "t.csv"
     path.write_text(written(","), encoding="utf-8")
     with pytest.raises(DataError, match=message):
-        read_frame(path, written=options)
+        read_table(path, written=options)
 
 
 def test_what_is_stated_is_not_found_out(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(b"Report of 2024\nmade by hand\n" + written(";", decimal=",").encode("cp1252"))
-    frame = read_frame(path, written={"skip_lines": 2, "separator": ";", "encoding": "cp1252", "decimal": ","})
-    assert numbers_of(frame, "Einkommen")[:2] == [1234.56, 99.5] and frame.attrs["written"] == ""
-    assert propose(frame, "Alter").extra == {"skip_lines": 2, "separator": ";", "encoding": "cp1252", "decimal": ","}
-    told = read_frame(path, written={"skip_lines": 2})
-    assert told.equals(frame) and "decimal commas" in told.attrs["written"]
+    table = read_table(path, written={"skip_lines": 2, "separator": ";", "encoding": "cp1252", "decimal": ","})
+    assert numbers_of(table, "Einkommen")[:2] == [1234.56, 99.5] and table.written == ""
+    assert propose(table, "Alter").extra == {"skip_lines": 2, "separator": ";", "encoding": "cp1252", "decimal": ","}
+    told = read_table(path, written={"skip_lines": 2})
+    assert told.frame.equals(table.frame) and "decimal commas" in told.written
 
 
 def test_points_are_no_thousands_unless_decimals_are_commas(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("x;y\n1.234;a\n2.5;b\n")
-    assert numbers_of(read_frame(path), "x") == [1.234, 2.5]
+    assert numbers_of(read_table(path), "x") == [1.234, 2.5]
     path.write_text("crp;y\n< 5,5;a\n12,5;b\nn/a;a\nunknown;b\n7,25;a\n")
-    assert read_frame(path).attrs["decimal"] == ","
+    assert read_table(path).decimal == ","
     path.write_text("x;z\n1.234;1,5\n12.345.678;-,5\n-5;+3,25\n;4\n")
-    assert numbers_of(read_frame(path), "x") == [1234.0, 12345678.0, -5.0, None]
-    assert numbers_of(read_frame(path), "z") == [1.5, -0.5, 3.25, 4.0]
+    assert numbers_of(read_table(path), "x") == [1234.0, 12345678.0, -5.0, None]
+    assert numbers_of(read_table(path), "z") == [1.5, -0.5, 3.25, 4.0]
 
 
 @pytest.mark.parametrize("odd", ["2.5", "0.123", "10.10.2024", "1.2.3", "1,2,3"])
 def test_a_point_that_decimal_commas_do_not_explain_is_no_number(odd: str, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text(f"x;z;y\n1,5;1,5;a\n{odd};2,5;b\n2,5;3,5;a\n")
-    frame = read_frame(path)
+    frame = read_table(path)
     schema = Schema("t", "y", (Column("x", "number", (0, 10)), Column("y", "label")), ("a", "b"))
     with pytest.raises(SchemaError, match=f"Expected numbers in column 'x', got '{re.escape(odd)}'"):
         SchemaEncoder(schema, frame).encode()
     assert list(row_faults(schema, frame)) == [1]
     path.write_text("x;y\n1.5;a\n2.25;b\n")
     with pytest.raises(SchemaError, match=r"got '1.5' in row 1\. This table is read with decimal commas"):
-        SchemaEncoder(schema, read_frame(path, written={"decimal": ","})).encode()
+        SchemaEncoder(schema, read_table(path, written={"decimal": ","})).encode()
 
 
 def test_what_is_no_number_keeps_its_commas(tmp_path: Path) -> None:
     """Ids, lists and categories are texts: only numbers have decimal marks."""
     path = tmp_path / "t.csv"
     path.write_text("code;stage;price;y\n1,2;1.000;1,5;a\n1,2,3;1.000;2,5;b\n7,1;2.500;7,25;a\n1,2;2.500;1,5;b\n")
-    frame = read_frame(path, written={"decimal": ","})
-    assert frame.attrs["decimal"] == "," and frame["code"].tolist() == ["1,2", "1,2,3", "7,1", "1,2"]
-    proposed = propose(frame, "y")
+    table = read_table(path, written={"decimal": ","})
+    assert table.decimal == "," and table.frame["code"].tolist() == ["1,2", "1,2,3", "7,1", "1,2"]
+    proposed = propose(table, "y")
     kinds = {column.name: column.type for column in proposed.columns}
     assert kinds == {"code": "category", "stage": "number", "price": "number", "y": "label"}
-    assert SchemaEncoder(proposed, frame).encode()[0][:, proposed.features.index("price")] == pytest.approx(
+    assert SchemaEncoder(proposed, table).encode()[0][:, proposed.features.index("price")] == pytest.approx(
         [0.0, 1 / 5.8, 1.0, 0.0], abs=0.02
     )
     stated = Schema("t", "y", (Column("stage", "category", categories=("1.000", "2.500")), Column("y", "label")), ("a", "b"))
-    assert SchemaEncoder(stated, frame).encode()[0].tolist() == [[1, 0], [1, 0], [0, 1], [0, 1]]
-    assert read_frame(path, written={"decimal": ",", "missing": "1,5"})["price"].isna().tolist() == [True, False, False, True]
+    assert SchemaEncoder(stated, table).encode()[0].tolist() == [[1, 0], [1, 0], [0, 1], [0, 1]]
+    assert read_table(path, written={"decimal": ",", "missing": "1,5"}).frame["price"].isna().tolist() == [
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_libsvm_files_are_known_by_what_they_hold(tmp_path: Path) -> None:
@@ -208,22 +213,22 @@ def test_libsvm_files_are_known_by_what_they_hold(tmp_path: Path) -> None:
         assert dataset.features.shape == (4, 14)
         assert dataset.classes == ("-1", "1")
     (tmp_path / "b.txt").write_text("a b\n1:2 3\n")
-    assert read_frame(tmp_path / "b.txt").columns.tolist() == ["a b"]
+    assert read_table(tmp_path / "b.txt").frame.columns.tolist() == ["a b"]
 
 
 def test_sheets_are_read(tmp_path: Path) -> None:
     path = tmp_path / "people.xlsx"
     table = PEOPLE.assign(Alter=[31, 45, 17, 88, -999], Einkommen=[1234.56, 99.5, 7.0, 1000000.25, np.nan])
     table.to_excel(path, index=False)
-    frame = read_frame(path, written={"missing": -999})
+    frame = read_table(path, written={"missing": -999}).frame
     assert frame["Alter"].tolist()[:4] == ["31", "45", "17", "88"] and frame["Alter"].isna().sum() == 1
     assert frame["Einkommen"].astype(float).tolist()[:4] == [1234.56, 99.5, 7.0, 1000000.25] and frame["Einkommen"].isna()[4]
     PEOPLE.set_axis(["a", "b", "a"], axis=1).to_excel(path, index=False)
     with pytest.raises(DataError, match="distinct column names"):
-        read_frame(path)
+        read_table(path)
     PEOPLE.to_excel(path, index=False, startrow=1)
     with pytest.raises(DataError, match="Column 1 of the first row of"):
-        read_frame(path)
+        read_table(path)
 
 
 def test_sheets_say_what_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +236,7 @@ def test_sheets_say_what_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path.write_bytes(b"PK")
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with pytest.raises(ModuleNotFoundError, match="needs openpyxl"):
-        read_frame(path)
+        read_table(path)
 
 
 def test_certificates_say_that_it_was_found_out(tmp_path: Path) -> None:
@@ -249,13 +254,13 @@ def test_certificates_say_that_it_was_found_out(tmp_path: Path) -> None:
     dataset, _ = read_dataset(path, schema=stated)
     assert dataset.written == "" and dataset.certified(model.certificate_).not_charged == model.certificate_.not_charged
     assert "known without the rows" in dataset.certified(model.certificate_).assumptions[0].text
-    proposed = Dataset.of(read_frame(path), propose(read_frame(path), "y"))
+    proposed = Dataset.of(read_table(path), propose(read_table(path), "y"))
     assert "read off the data" in (proposed.certified(model.certificate_).claim or "")
     wrong = Schema.from_dict(json.loads(schema.to_json()) | {"format": {"separator": ";", "decimal": "."}})
     with pytest.raises(SchemaError, match=r"got '1,5' in row 1\. Where decimal marks are commas"):
         read_dataset(path, schema=wrong)
-    assert find(read_frame(path), "y", 8.0).extra == {"decimal": ","}
-    assert isinstance(Dataset.of(read_frame(path), schema), Dataset)
+    assert find(read_table(path), "y", 8.0).extra == {"decimal": ","}
+    assert isinstance(Dataset.of(read_table(path), schema), Dataset)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +295,7 @@ def test_certificates_say_that_it_was_found_out(tmp_path: Path) -> None:
 def test_odd_texts_are_read_whole(raw: str, columns: Any, rows: Any, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(raw.encode())
-    frame = read_frame(path)
+    frame = read_table(path).frame
     assert columns is None or frame.columns.tolist() == columns
     assert rows is None or frame.astype(object).where(frame.notna(), None).to_numpy().tolist() == rows
     assert len(frame) == (len(rows) if rows else 80_000 if columns else 1)
@@ -308,13 +313,16 @@ def test_encodings_are_told_by_the_lines_that_need_one(encoding: str, tmp_path: 
     rare = "".join(f"{word};2\n" for word in words[encoding] * 30).encode(encoding)
     path.write_bytes(b"name;b\n" + b"Meier;1\n" * 150_000 + rare)
     if encoding == "cp1252":
-        frame = read_frame(path)
-        assert frame["name"].tolist()[-3:] == words[encoding] and frame.attrs["written"].startswith(encoding)
+        table = read_table(path)
+        assert table.frame["name"].tolist()[-3:] == words[encoding] and table.written.startswith(encoding)
         return
     with pytest.raises(DataError, match="it is not UTF-8, and its encoding must be stated"):  # never guessed
-        read_frame(path)
-    frame = read_frame(path, written={"encoding": encoding})
-    assert frame["name"].tolist()[-3:] == words[encoding] and propose(frame, "b").extra == {"encoding": encoding, "decimal": "."}
+        read_table(path)
+    table = read_table(path, written={"encoding": encoding})
+    assert table.frame["name"].tolist()[-3:] == words[encoding] and propose(table, "b").extra == {
+        "encoding": encoding,
+        "decimal": ".",
+    }
 
 
 @pytest.mark.parametrize("word", ["Müller", "São Paulo", "25 °C", "3 µg", "5 €", "naïve", "Ærø", "¿qué?", "à", "“so”"])
@@ -322,8 +330,8 @@ def test_encodings_are_told_by_the_lines_that_need_one(encoding: str, tmp_path: 
 def test_western_words_are_western_however_few_they_are(word: str, times: int, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(b"name,b\n" + b"Meier,1\n" * 20 + f"{word},2\n".encode("cp1252") * times)
-    frame = read_frame(path)
-    assert frame["name"].tolist()[20:] == [word] * times and frame.attrs["written"].startswith("cp1252")
+    table = read_table(path)
+    assert table.frame["name"].tolist()[20:] == [word] * times and table.written.startswith("cp1252")
 
 
 @pytest.mark.parametrize(
@@ -333,8 +341,8 @@ def test_few_foreign_words_tell_no_encoding(word: str, encoding: str, tmp_path: 
     path = tmp_path / "t.csv"
     path.write_bytes(f"name,b\n{word},1\nMeier,2\n".encode(encoding))
     with pytest.raises(DataError, match="it is not UTF-8, and its encoding must be stated"):
-        read_frame(path)
-    assert read_frame(path, written={"encoding": encoding})["name"].tolist() == [word, "Meier"]
+        read_table(path)
+    assert read_table(path, written={"encoding": encoding}).frame["name"].tolist() == [word, "Meier"]
 
 
 @pytest.mark.parametrize(
@@ -349,21 +357,21 @@ def test_mistakes_that_would_change_other_rows_are_refused(raw: str, message: st
     path = tmp_path / "t.csv"
     path.write_bytes(raw.encode() + (b"M\xfcller,2\n" if "UTF" in message else b""))
     with pytest.raises(DataError, match=message):
-        read_frame(path)
+        read_table(path)
 
 
 def test_what_is_no_file_or_no_workbook_is_said(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="got the folder"):
-        read_frame(tmp_path)
+        read_table(tmp_path)
     (tmp_path / "b.xlsx").write_text("no workbook")
     with pytest.raises(DataError, match="is no workbook"):
-        read_frame(tmp_path / "b.xlsx")
+        read_table(tmp_path / "b.xlsx")
     with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
         archive.writestr("a.csv", "a,b\n1,2\n")
         archive.writestr("__MACOSX/a.csv", "x")
         archive.writestr("b.csv", "a,b\n1,2\n")
     with pytest.raises(DataError, match="expected one file in the archive, got 2"):
-        read_frame(tmp_path / "two.zip")
+        read_table(tmp_path / "two.zip")
     with pytest.raises(SchemaError, match=r"in a format, got \['seperator'\]"):
         Schema.from_dict({"name": "t", "target": "y", "columns": [], "format": {"seperator": ";"}})
 
@@ -371,42 +379,42 @@ def test_what_is_no_file_or_no_workbook_is_said(tmp_path: Path) -> None:
 def test_marks_of_missing_values_may_be_several(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("a,b\n1,-999\n?,3\n-,4\n")
-    assert read_frame(path, written={"missing": ["?", "-"]})["a"].isna().tolist() == [False, True, True]
-    assert read_frame(path, written={"missing": -999})["b"].isna().tolist() == [True, False, False]
-    assert read_frame(path, written={"separator": None, "encoding": None, "decimal": None}).attrs["written"] != ""
+    assert read_table(path, written={"missing": ["?", "-"]}).frame["a"].isna().tolist() == [False, True, True]
+    assert read_table(path, written={"missing": -999}).frame["b"].isna().tolist() == [True, False, False]
+    assert read_table(path, written={"separator": None, "encoding": None, "decimal": None}).written != ""
     path.write_text("a,b\n1,-999\n2,-999.0\n3,-99\n")
     for mark in (-999, -999.0, "-999"):
-        assert read_frame(path, written={"missing": mark})["b"].isna().tolist() == [True, True, False]
+        assert read_table(path, written={"missing": mark}).frame["b"].isna().tolist() == [True, True, False]
     path.write_text("x;z\n99.000;1,5\n99;2,5\n99,0;3,5\n")
-    assert read_frame(path, written={"missing": 99, "decimal": ","})["x"].isna().tolist() == [False, True, True]
+    assert read_table(path, written={"missing": 99, "decimal": ","}).frame["x"].isna().tolist() == [False, True, True]
 
 
 def test_breaks_in_entries_may_be_stated(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text('id,comment\n1,"well\nand, so"\n2,x\n')  # what would be a second row has no number for an id
-    assert read_frame(path)["comment"].tolist() == ["well\nand, so", "x"]
+    assert read_table(path).frame["comment"].tolist() == ["well\nand, so", "x"]
     path.write_text('who,comment\nAnn,"well\nBob,so"\nCid,x\n')
     with pytest.raises(DataError, match=r'say "line_breaks": true'):
-        read_frame(path)
-    frame = read_frame(path, written={"line_breaks": True})
-    assert frame["comment"].tolist() == ["well\nBob,so", "x"] and "1 with line breaks in entries" in frame.attrs["written"]
+        read_table(path)
+    table = read_table(path, written={"line_breaks": True})
+    assert table.frame["comment"].tolist() == ["well\nBob,so", "x"] and "1 with line breaks in entries" in table.written
     with pytest.raises(DataError, match="an entry in line 2 holds line breaks"):
-        read_frame(path, written={"line_breaks": False})
+        read_table(path, written={"line_breaks": False})
 
 
 def test_marks_and_statements_of_encodings_may_not_differ(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes("a,b\nMüller,1\n".encode("utf-8-sig"))
     with pytest.raises(DataError, match='begins with the mark of utf-8, and "encoding" says cp1252'):
-        read_frame(path, written={"encoding": "cp1252"})
-    assert read_frame(path, written={"encoding": "UTF8"}).columns[0] == "a"
+        read_table(path, written={"encoding": "cp1252"})
+    assert read_table(path, written={"encoding": "UTF8"}).frame.columns[0] == "a"
     path.write_bytes("a,b\nMüller,1\n".encode())
     with pytest.raises(DataError, match='it is UTF-8, and "encoding" says cp1252'):
-        read_frame(path, written={"encoding": "cp1252"})
+        read_table(path, written={"encoding": "cp1252"})
     path.write_bytes("a,b\nMüller,1\n".encode("utf-16-le"))
     with pytest.raises(DataError, match='state its encoding, "utf-16-le"'):
-        read_frame(path)
-    assert read_frame(path, written={"encoding": "utf-16-le"})["a"].tolist() == ["Müller"]
+        read_table(path)
+    assert read_table(path, written={"encoding": "utf-16-le"}).frame["a"].tolist() == ["Müller"]
 
 
 def test_texts_without_a_header_are_named_by_their_schema(tmp_path: Path) -> None:
@@ -415,33 +423,36 @@ def test_texts_without_a_header_are_named_by_their_schema(tmp_path: Path) -> Non
     schema = Schema("t", "y", columns, ("a", "b"), extra={"header": False})
     for raw in ("1,a,3\n", "1,a,3,\n"):
         path.write_text(raw)
-        assert read_frame(path, schema).iloc[0].to_dict() == {"x": "1", "y": "a", "z": "3"}
+        assert read_table(path, schema).frame.iloc[0].to_dict() == {"x": "1", "y": "a", "z": "3"}
     path.write_text("1,3\n2,4\n")  # to be predicted
-    assert read_frame(path, schema).columns.tolist() == ["x", "z"]
+    assert read_table(path, schema).frame.columns.tolist() == ["x", "z"]
     path.write_text("1,3,5,7\n")
     with pytest.raises(DataError, match="expected 3 columns, as the schema has, got 4"):
-        read_frame(path, schema)
+        read_table(path, schema)
 
 
 def test_a_table_that_looks_like_libsvm_is_one_if_it_is_said(tmp_path: Path) -> None:
     path = tmp_path / "times"
     path.write_text("1 2:30\n2 3:45\n")
-    assert read_frame(path, written={"header": False, "separator": " "}).to_numpy().tolist() == [["1", "2:30"], ["2", "3:45"]]
+    assert read_table(path, written={"header": False, "separator": " "}).frame.to_numpy().tolist() == [
+        ["1", "2:30"],
+        ["2", "3:45"],
+    ]
     with pytest.raises(DataError, match="Expected a table, got the array file"):
-        read_frame(path)
-    with pytest.raises(DataError, match="got 'seperator'"):
-        read_frame(path, written={"seperator": " "})
+        read_table(path)
+    with pytest.raises(DataError, match="'seperator' is stated"):
+        read_table(path, written={"seperator": " "})
 
 
 def test_what_is_compressed_twice_or_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress(gzip.compress(b"a,b\n1,2\n")))
     with pytest.raises(DataError, match="it is compressed twice"):
-        read_frame(path)
+        read_table(path)
     path.write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 10_000_000))
-    monkeypatch.setattr("dperm.data.readers.decoding.free_memory", lambda: 1e8)
+    monkeypatch.setattr("dperm.data.decoding.free_memory", lambda: 1e8)
     with pytest.raises(DataError, match="too much for the free memory"):
-        read_frame(path)
+        read_table(path)
 
 
 def test_what_is_a_label_is_not_missing(tmp_path: Path) -> None:
@@ -449,7 +460,7 @@ def test_what_is_a_label_is_not_missing(tmp_path: Path) -> None:
     path.write_text("x,c,y\n1,NA,None\nNA,DE,NA\n2,,nan\n")
     columns = (Column("x", "number", (0, 10)), Column("c", "category", categories=("NA", "DE")), Column("y", "label"))
     schema = Schema("t", "y", columns, ("None", "NA", "nan"), missing="separate")
-    frame = read_frame(path, schema)
+    frame = read_table(path, schema).frame
     assert frame["y"].tolist() == ["None", "NA", "nan"] and frame["c"].isna().tolist() == [False, False, True]
     assert frame["x"].isna().tolist() == [False, True, False]
 
@@ -462,4 +473,4 @@ def test_reviews_of_several_lines_are_read(tmp_path: Path) -> None:
     for names in (["id", "text"], ["id", "text", "stars"]):
         frame = pd.DataFrame({"id": range(300), "text": texts, "stars": rng.integers(1, 6, 300)})[names]
         frame.to_csv(tmp_path / "t.csv", index=False)
-        assert read_frame(tmp_path / "t.csv")["text"].tolist() == texts
+        assert read_table(tmp_path / "t.csv").frame["text"].tolist() == texts

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather, parquet
 
+from dperm.data.columnar import entry_bytes
 from dperm.data.readers.arrow import arrow_bytes
-from dperm.data.readers.columnar import entry_bytes
 from dperm.data.readers.parquet import parquet_bytes
 from dperm.data.untrusted_files import CELL
 

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dperm.audit import Pair, Training, replay
-from dperm.cli import app
+from dperm.cli import application
 from dperm.data import DataError, Dataset, Schema, SchemaError, find
 from dperm.data.dataset import refuse_search_under, search_certificate
 from dperm.data.schema.privacy_units import row_units
@@ -263,7 +263,10 @@ def test_the_command_finds_in_a_folder_of_files(tmp_path: Path) -> None:
     (tmp_path / "people").mkdir()
     for number in range(2):
         FRAME.iloc[number::2].to_parquet(tmp_path / "people" / f"{number}.parquet")
-    done = CliRunner().invoke(app, ["data", "propose", str(tmp_path / "people"), "--target", "sick", "--epsilon", "2"])
+    command = ["data", "propose", str(tmp_path / "people"), "--target", "sick", "--epsilon", "2"]
+    refused = CliRunner().invoke(application(), [*command, "--missing", "-9"])
+    assert "Expected no missing to be stated" in str(refused.exception) and SpendLog.current().charges() == []
+    done = CliRunner().invoke(application(), command)
     assert done.exit_code == 0, done.output
     assert f"people: {COUNT:,} rows of {len(FRAME.columns)} columns, read a part at a time." in " ".join(done.output.split())
     found = Schema.load(tmp_path / "people.schema.json")
@@ -358,10 +361,10 @@ def test_the_command_finds_and_models_pay_for_it(tmp_path: Path) -> None:
     runner = CliRunner()
     FRAME.to_csv(tmp_path / "people.csv", index=False)
     table, schema, model = (str(tmp_path / name) for name in ("people.csv", "found.json", "model.json"))
-    proposed = runner.invoke(app, ["data", "propose", table, "--target", "sick", "--epsilon", "0.5", "-o", schema])
+    proposed = runner.invoke(application(), ["data", "propose", table, "--target", "sick", "--epsilon", "0.5", "-o", schema])
     assert proposed.exit_code == 0, proposed.output
     assert "Found privately, at epsilon = 0.5" in " ".join(proposed.output.split())
-    trained = runner.invoke(app, ["train", table, "--schema", schema, "--epsilon", "1", "-o", model])
+    trained = runner.invoke(application(), ["train", table, "--schema", schema, "--epsilon", "1", "-o", model])
     assert trained.exit_code == 0, trained.output
     fitted, extra = model_from_json(Path(model).read_text())
     certificate = fitted.certificate_
@@ -369,7 +372,7 @@ def test_the_command_finds_and_models_pay_for_it(tmp_path: Path) -> None:
     assert "schema from noisy counts" in certificate.mechanism and extra["schema"]["found"]
     charges = [charge.event for charge in SpendLog.current().charges()]
     assert len(charges) == 2 and epsilon(certificate.event, 1e-5) == pytest.approx(certificate.epsilon)
-    other = runner.invoke(app, ["train", table, "--schema", schema, "--relation", "replace_one", "-o", model])
+    other = runner.invoke(application(), ["train", table, "--schema", schema, "--relation", "replace_one", "-o", model])
     assert other.exit_code != 0 and "under which this schema was found" in str(other.exception)
     few = [
         "--mechanisms",
@@ -383,21 +386,21 @@ def test_the_command_finds_and_models_pay_for_it(tmp_path: Path) -> None:
         "--output",
         str(tmp_path / "r.html"),
     ]
-    assert "Expected a larger delta" in str(runner.invoke(app, ["compare", table, "--schema", schema, *few]).exception)
-    lower = runner.invoke(app, ["train", table, "--schema", schema, "--delta", "1e-7", "-o", model])
+    assert "Expected a larger delta" in str(runner.invoke(application(), ["compare", table, "--schema", schema, *few]).exception)
+    lower = runner.invoke(application(), ["train", table, "--schema", schema, "--delta", "1e-7", "-o", model])
     assert lower.exit_code != 0 and "Expected a delta above" in str(lower.exception)
     assert len(SpendLog.current().charges()) == 2  # nothing was charged for either
-    drawn = runner.invoke(app, ["effects", model, "-o", str(tmp_path / "effects.html")])
+    drawn = runner.invoke(application(), ["effects", model, "-o", str(tmp_path / "effects.html")])
     assert drawn.exit_code == 0, drawn.output
     page, few = str(tmp_path / "report.html"), ["--mechanisms", "objective-sharp", "--epsilons", "1", "--repeats", "2"]
-    compared = runner.invoke(app, ["compare", table, "--schema", schema, *few, "--output", page])
+    compared = runner.invoke(application(), ["compare", table, "--schema", schema, *few, "--output", page])
     assert compared.exit_code == 0, compared.output
     assert "a schema from noisy counts, then objective" in Path(page).read_text()
-    audited = runner.invoke(app, ["audit", model, "--trials", "50", "-o", str(tmp_path / "audit.json")])
+    audited = runner.invoke(application(), ["audit", model, "--trials", "50", "-o", str(tmp_path / "audit.json")])
     assert audited.exit_code == 0, audited.output
     stated = ["data", "propose", table, "--target", "sick", "--classes", "0,1", "-o", schema]
-    assert runner.invoke(app, stated).exit_code != 0
-    assert runner.invoke(app, [*stated, "--epsilon", "1"]).exit_code == 0
+    assert runner.invoke(application(), stated).exit_code != 0
+    assert runner.invoke(application(), [*stated, "--epsilon", "1"]).exit_code == 0
 
 
 @pytest.mark.filterwarnings("ignore:The budget of 'people' is spent")
@@ -408,16 +411,16 @@ def test_a_plan_of_such_a_model_is_of_its_search_and_its_training(tmp_path: Path
     search = ["data", "propose", table, "--target", "sick", "--epsilon", "0.5", "-o", schema]
     train = ["train", table, "--schema", schema, "--epsilon", "1", "--public-size", str(COUNT), "-o", model]
     for command in (search, train):
-        assert runner.invoke(app, command).exit_code == 0
+        assert runner.invoke(application(), command).exit_code == 0
     monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "planned.db"))
-    planned = runner.invoke(app, ["budget", "create", "people", "--epsilon", "2", "--delta", "1e-4", "--plan", model])
+    planned = runner.invoke(application(), ["budget", "create", "people", "--epsilon", "2", "--delta", "1e-4", "--plan", model])
     assert planned.exit_code == 0, planned.output
     assert "plan of 2 releases" in " ".join(planned.output.split())
     for command in (search, train):
-        done = runner.invoke(app, command)
+        done = runner.invoke(application(), command)
         assert done.exit_code == 0, done.exception
-    assert "spent: 2 of 2 releases" in " ".join(runner.invoke(app, ["budget", "show"]).output.split())
-    assert runner.invoke(app, search).exit_code != 0
+    assert "spent: 2 of 2 releases" in " ".join(runner.invoke(application(), ["budget", "show"]).output.split())
+    assert runner.invoke(application(), search).exit_code != 0
 
 
 def test_gaps_are_a_category_of_their_own_where_there_are_some() -> None:

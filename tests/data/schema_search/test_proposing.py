@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dperm.data import Column, Schema, SchemaError, confirmed, named, propose, read_frame, schema_of
+from dperm.data import Column, ReadTable, Schema, SchemaError, confirmed, named, propose, read_table, schema_of
 from dperm.data.schema.encoder import SchemaEncoder
 from dperm.data.schema.moments import moments
 from dperm.data.schema.row_faults import row_faults
@@ -30,8 +30,7 @@ def a_table(**columns: Any) -> pd.DataFrame:
 def understood(values: Any, name: str = "x", **options: Any) -> Column:
     """The proposed column, beside one that is a feature whatever happens."""
     frame = a_table(beside=np.arange(N) % 7 / 2, **{name: values})
-    frame.attrs.update(options)
-    return next(column for column in propose(frame, "y").columns if column.name == name)
+    return next(column for column in propose(ReadTable(frame, "", **options), "y").columns if column.name == name)
 
 
 @pytest.mark.parametrize(
@@ -314,10 +313,10 @@ def test_files_are_read_as_they_were_written(tmp_path: Path) -> None:
     frame = a_table(a=moments.strftime("%d.%m.%Y"), b=["> 50", "n/a", "3", "4"] * 100, c=["a", "b", "b", "c"] * 100)
     path = tmp_path / "t.csv"
     frame.to_csv(path, index=False)
-    schema = propose(read_frame(path), "y")
+    schema = propose(read_table(path), "y")
     (tmp_path / "s.json").write_text(schema.to_json(editor=True), encoding="utf-8-sig")
     assert Schema.load(tmp_path / "s.json") == schema
-    assert SchemaEncoder(schema, read_frame(path, schema)).encode()[0].shape == (N, schema.dimension)
+    assert SchemaEncoder(schema, read_table(path, schema)).encode()[0].shape == (N, schema.dimension)
 
 
 def test_no_entry_changes_how_another_is_read_as_a_date() -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from dperm.cli.files import certificate_at, event_at, reserved
-from dperm.cli.options import Delta, JsonFlag, Relation, command, stated_relation
+from dperm.cli.options import Delta, JsonFlag, Relation, stated_relation
 from dperm.cli.printing import say, say_json
 
 
@@ -156,7 +156,3 @@ def _account_log(delta: float, label: str | None, as_json: bool) -> None:
             say(f"{which}: no finite ε at δ = {delta:g}: their promises alone spend δ = {spent:g}; ask with a larger --delta.")
         else:
             say(f"{which}: no finite ε at δ = {delta:g}: at least one of them protects next to nothing.")
-
-
-def register(app: typer.Typer) -> None:
-    command(app, account)

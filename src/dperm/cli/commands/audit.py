@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dperm.cli.files import read, reserved, search_of
-from dperm.cli.options import JsonFlag, VerifyKey, command
+from dperm.cli.options import SOURCE, JsonFlag, VerifyKey
 from dperm.cli.printing import progress, say, say_json, say_lines
 from dperm.cli.tables import dataset_of
 
@@ -29,9 +29,9 @@ _STAGES = {
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions:
     model: Annotated[Path | None, typer.Argument(help="A model written by `dperm train`; without one, the options below.")] = None
-    members: Annotated[str | None, typer.Option(help="Records that the model was trained on: also try membership inference.")] = (
-        None
-    )
+    members: Annotated[
+        str | None, typer.Option(help=f"Records that the model was trained on, to try membership inference, too: {SOURCE}.")
+    ] = None
     others: Annotated[str | None, typer.Option(help="With --members: records of the same kind that it has not seen.")] = None
     epsilon: Annotated[float | None, typer.Option(help="Privacy budget ε [default: 1].")] = None
     delta: Annotated[float | None, typer.Option(help="The δ of the guarantee [default: 1e-5].")] = None
@@ -257,7 +257,3 @@ def _records(extra: dict[str, Any], source: str) -> tuple[Any, Any]:
     if extra.get("target_range"):
         targets = data.TargetRange(*extra["target_range"]).scaled(targets)
     return dataset.features, targets
-
-
-def register(app: typer.Typer) -> None:
-    command(app, audit)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dperm.cli.files import refuse_same, reserved
-from dperm.cli.options import Delta, JsonFlag, Relation, command
+from dperm.cli.options import SOURCE, Delta, JsonFlag, Relation
 from dperm.cli.printing import say, say_json
 from dperm.cli.tables import dataset_of
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class BoundsOptions:
     source: Annotated[
-        str | None, typer.Argument(help="A file or a named data set, of two classes, to measure on; none: the bounds alone.")
+        str | None, typer.Argument(help=f"Records of two classes to measure on: {SOURCE}; none: the bounds alone.")
     ] = None
     target: Annotated[str | None, typer.Option(help="Target column.")] = None
     schema: Annotated[Path | None, typer.Option(help="Public schema of the table (see `dperm data propose`).")] = None
@@ -117,7 +117,3 @@ def _measured(asked: BoundsOptions, source: str) -> tuple[Problem, tuple[float, 
         raise ValueError(f"{error} Raise --penalty, or --low, the least ε that is measured ({low:g}).") from None
     page.write(bounds_page(measured, dataset.title or dataset.name))
     return measured.problem, measured.slopes
-
-
-def register(app: typer.Typer) -> None:
-    command(app, bounds)

@@ -1,4 +1,4 @@
-"""Budgets of data sets, and the spend log that they lie in."""
+"""Budgets of data sets, in the spend log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dperm.cli.files import certificate_at, event_of, json_table, read, reserved, search_of
-from dperm.cli.options import Delta, JsonFlag, Relation, command, stated_relation
+from dperm.cli.options import Delta, JsonFlag, Relation, stated_relation
 from dperm.cli.printing import say, say_json, warn
 
 if TYPE_CHECKING:
@@ -19,6 +19,25 @@ if TYPE_CHECKING:
     from dperm.release.ledger import Account, Rule
 
 Filter = Literal["renyi", "gdp"]
+
+
+def init() -> None:
+    """On a PostgreSQL server: make the roles of those who make budgets and of those who may only charge. Run it as who
+    administers the database, and again after an update of dperm.
+
+    \b
+    Example:
+      DPERM_SPEND_LOG='postgresql://admin@db.example.org/spend?sslmode=verify-full' dperm budget init
+    """
+    from dperm.release import SpendLog
+    from dperm.release.ledger.roles import make_roles
+
+    log = SpendLog.current()
+    roles = make_roles(log.database)
+    say(f"{log.where}: {roles.owner} may make budgets, {roles.charger} may charge. Give them to users of the server:")
+    say(f'  GRANT "{roles.owner}" TO ...;')
+    say(f'  GRANT "{roles.charger}" TO ...;')
+    say(f"Whoever logs in as {roles.administrator} may do anything: use it for nothing else.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,17 +161,26 @@ def _charged_apart(event: Event, search: Event | None) -> list[Event]:
     return [event.events[0], Composed(event.events[1:])]
 
 
-def show(
-    label: Annotated[str | None, typer.Argument(help="One data set [default: all].")] = None, as_json: JsonFlag = False
-) -> None:
-    """What the budgets are, and what is left of them."""
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions:
+    label: Annotated[str | None, typer.Argument(help="One data set [default: all].")] = None
+    as_json: JsonFlag = False
+
+
+def show(asked: ShowOptions) -> None:
+    """What the budgets are, and what is left of them.
+
+    \b
+    Example:
+      dperm budget show
+    """
     from dperm.release import SpendLog
 
     log = SpendLog.current()
-    found = [account for account in log.accounts_held() if label in (None, account.budget.label)]
-    if label is not None and not found:
-        raise ValueError(f"Expected a data set with a budget in {log.where}, got {label!r}.")
-    if as_json:
+    found = [account for account in log.accounts_held() if asked.label in (None, account.budget.label)]
+    if asked.label is not None and not found:
+        raise ValueError(f"Expected a data set with a budget in {log.where}, got {asked.label!r}.")
+    if asked.as_json:
         from dperm.report.budgets import Spending
 
         told = [{**each.to_dict(), "by": Spending.of(log, each).shares} for each in found]
@@ -163,25 +191,32 @@ def show(
         _say(account)
 
 
-def history(
-    label: Annotated[str | None, typer.Argument(help="One data set [default: all].")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Page that draws what was spent over time.")] = None,
-    as_json: JsonFlag = False,
-) -> None:
-    """Every charge and budget, oldest first. With -o a page that draws what was spent over time."""
+@dataclass(frozen=True, kw_only=True)
+class HistoryOptions(ShowOptions):
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Page that draws what was spent over time.")] = None
+
+
+def history(asked: HistoryOptions) -> None:
+    """Every charge and budget, oldest first. With -o a page that draws what was spent over time.
+
+    \b
+    Examples:
+      dperm budget history
+      dperm budget history -o spent.html
+    """
     from dperm.release import SpendLog
     from dperm.release.ledger.entries import damaged
 
-    if output is not None:
+    if asked.output is not None:
         from dperm.report.budgets import budgets_page
 
-        page = reserved(output)
-        page.write(budgets_page(SpendLog.current(), None if label is None else [label]))
+        page = reserved(asked.output)
+        page.write(budgets_page(SpendLog.current(), None if asked.label is None else [asked.label]))
     log = SpendLog.current()
-    if as_json:
-        say_json(json.dumps(log.history(label)))
+    if asked.as_json:
+        say_json(json.dumps(log.history(asked.label)))
         return
-    for entry in log.entries(label, ("charge", "budget", "refusal", "time")):
+    for entry in log.entries(asked.label, ("charge", "budget", "refusal", "time")):
         with damaged(entry["number"], entry):
             say(_line(entry))
 
@@ -202,94 +237,110 @@ def _line(entry: dict[str, Any]) -> str:
     return f"{entry['number']:6d}  {entry['time']}  {named}  {what}{' '.join(['', *marks])}"
 
 
-def import_log(source: Annotated[Path, typer.Argument(help="A log of lines, spend.jsonl.")]) -> None:
-    """Read in a log of an earlier version. That is a file with a JSON object a line."""
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    source: Annotated[Path, typer.Argument(help="A log of lines, spend.jsonl.")]
+
+
+def import_(asked: ImportOptions) -> None:
+    """Read in a log of an earlier version. That is a file with a JSON object a line.
+
+    \b
+    Example:
+      dperm budget import spend.jsonl
+    """
     from dperm.release import SpendLog
     from dperm.release.ledger.importing import read_in
 
     log = SpendLog.current()
-    say(f"{read_in(log, source):,} charges of {source} read into {log.where}.")
+    say(f"{read_in(log, asked.source):,} charges of {asked.source} read into {log.where}.")
 
 
-def head(
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("head.json"),
-    sign_key: Annotated[Path | None, typer.Option(help="Private key that signs it (see `dperm keygen`).")] = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class HeadOptions:
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("head.json")
+    sign_key: Annotated[Path | None, typer.Option(help="Private key that signs it (see `dperm keygen`).")] = None
+
+
+def head(asked: HeadOptions) -> None:
     """Write down how many entries the log has and the hash that all of them lead to. Kept elsewhere, it shows later whether one
-    was changed or taken out."""
+    was changed or taken out.
+
+    \b
+    Example:
+      dperm budget head -o head.json
+    """
     from dperm.privacy.certificates.signing import digest_of, sign
     from dperm.release import SpendLog
 
-    file = reserved(output)
+    file = reserved(asked.output)
     log = SpendLog.current()
     found = log.head()
     log.verify(found)
-    signature = {} if sign_key is None else {"signature": sign(digest_of(found), sign_key)}
+    signature = {} if asked.sign_key is None else {"signature": sign(digest_of(found), asked.sign_key)}
     file.write(json.dumps({**found, **signature}, indent=2))
-    say(f"{found['count']:,} entries until {found['time'] or 'now'}; head written to {output}.")
+    say(f"{found['count']:,} entries until {found['time'] or 'now'}; head written to {asked.output}.")
 
 
-def verify(
-    earlier: Annotated[Path | None, typer.Argument(help="A head that was written before.")] = None,
-    verify_key: Annotated[Path | None, typer.Option(help="Public key that must have signed the head.")] = None,
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions:
+    earlier: Annotated[Path | None, typer.Argument(help="A head that was written before.")] = None
+    verify_key: Annotated[Path | None, typer.Option(help="Public key that must have signed the head.")] = None
     remember: Annotated[
         bool, typer.Option("--remember", help="Take the log as it is now: it was restored or replaced by somebody who may.")
-    ] = False,
-) -> None:
+    ] = False
+
+
+def verify(asked: VerifyOptions) -> None:
     """Follow the chain through all entries: is any changed or gone, since an earlier head, since the log was last used from here,
-    or at all?"""
+    or at all?
+
+    \b
+    Examples:
+      dperm budget verify
+      dperm budget verify head.json --verify-key owner.pem.pub
+    """
     from dperm.privacy.certificates.signing import check_signature, digest_of
     from dperm.release import SpendLog
     from dperm.release.ledger.log import NOT_REMEMBERED
 
-    stated = None if earlier is None else json_table(earlier)
+    stated = None if asked.earlier is None else json_table(asked.earlier)
     if stated is not None and not {"count", "chain"} <= set(stated):
-        raise ValueError(f"Expected {earlier} to be a head, as `dperm budget head` writes it.")
-    if verify_key is not None:
+        raise ValueError(f"Expected {asked.earlier} to be a head, as `dperm budget head` writes it.")
+    if asked.verify_key is not None:
         if stated is None or "signature" not in stated:
             raise ValueError("Expected a signed head with --verify-key.")
         body = {name: value for name, value in stated.items() if name != "signature"}
-        check_signature(digest_of(body), str(stated["signature"]), verify_key)
+        check_signature(digest_of(body), str(stated["signature"]), asked.verify_key)
     log = SpendLog.current()
     was_remembered = log.is_remembered
-    say(f"{log.where}: all {log.verify(stated, remember_it=remember):,} entries are as they were written.")
+    say(f"{log.where}: all {log.verify(stated, remember_it=asked.remember):,} entries are as they were written.")
     if stated is None and not was_remembered:
         warn(NOT_REMEMBERED)
 
 
-def init() -> None:
-    """On a PostgreSQL server: make the roles of those who make budgets and of those who may only charge. Run it as who
-    administers the database, and again after an update of dperm.
-
-    \b
-    Example:
-      DPERM_SPEND_LOG='postgresql://admin@db.example.org/spend?sslmode=verify-full' dperm budget init
-    """
-    from dperm.release import SpendLog
-    from dperm.release.ledger.roles import make_roles
-
-    log = SpendLog.current()
-    roles = make_roles(log.database)
-    say(f"{log.where}: {roles.owner} may make budgets, {roles.charger} may charge. Give them to users of the server:")
-    say(f'  GRANT "{roles.owner}" TO ...;')
-    say(f'  GRANT "{roles.charger}" TO ...;')
-    say(f"Whoever logs in as {roles.administrator} may do anything: use it for nothing else.")
-
-
-def correct_time(
+@dataclass(frozen=True, kw_only=True)
+class CorrectTimeOptions:
     sign_key: Annotated[
         list[Path] | None,
         typer.Option(
             help="Private key of the owner of budgets that expire; once for each owner. Budgets without a key need none."
         ),
-    ] = None,
-) -> None:
-    """Set the time of the log back to what the clocks say, after an entry by a clock that was ahead let budgets expire."""
+    ] = None
+
+
+def correct_time(asked: CorrectTimeOptions) -> None:
+    """Set the time of the log back to what the clocks say, after an entry by a clock that was ahead let budgets expire.
+
+    \b
+    Example:
+      dperm budget correct-time
+    """
     from dperm.privacy.certificates.signing import SigningKey
     from dperm.release import SpendLog
 
     log = SpendLog.current()
-    say(f"{log.where}: its time is {log.correct_time([SigningKey(path) for path in sign_key or ()])} now.")
+    say(f"{log.where}: its time is {log.correct_time([SigningKey(path) for path in asked.sign_key or ()])} now.")
 
 
 def _say(account: Account) -> None:
@@ -309,16 +360,3 @@ def _say(account: Account) -> None:
         f"{downward(100 * account.left, 3)} % is left{f' (spent: {told})' if told else ''}; protects {who} by "
         f"{budget.relation}{more}."
     )
-
-
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Budgets of data sets, in the spend log.", rich_markup_mode=None)
-    group.command()(init)
-    command(group, create)
-    group.command()(show)
-    group.command()(history)
-    group.command("import")(import_log)
-    group.command()(head)
-    group.command()(verify)
-    group.command("correct-time")(correct_time)
-    app.add_typer(group, name="budget")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.options import BudgetOptions, JsonFlag, Relation, command, stated_relation
+from dperm.cli.options import BudgetOptions, JsonFlag, Relation, stated_relation
 from dperm.cli.printing import say, say_json
 
 
@@ -66,7 +66,3 @@ def calibrate(asked: CalibrateOptions) -> None:
             say(f"Keeps {risk}, whoever the attacker is and whatever it knows of others.")
         shown = f"noise multiplier {settings['noise_multiplier']:.6g}, {settings['steps']} steps"
         say(f"{shown}: ε = {value:.6g} at δ = {asked.delta:g} ({accountant})")
-
-
-def register(app: typer.Typer) -> None:
-    command(app, calibrate)

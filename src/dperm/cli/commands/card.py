@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dperm.cli.files import certificate_at, json_table, read, refuse_same, reserved
-from dperm.cli.options import JsonFlag, VerifyKey, command
+from dperm.cli.options import JsonFlag, VerifyKey
 from dperm.cli.printing import say, say_json, say_lines
 
 if TYPE_CHECKING:
@@ -103,7 +103,3 @@ def _tell_spent(spent: Spent) -> None:
         if spent.held:
             say(f"Budget of the data set: {spent.held}.")
         say(f"Charged under {spent.label!r}: {spent.told_apart}.")
-
-
-def register(app: typer.Typer) -> None:
-    command(app, card)

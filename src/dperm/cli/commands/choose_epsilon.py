@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dperm.cli.files import refuse_same, reserved
-from dperm.cli.options import Delta, JsonFlag, Relation, command
+from dperm.cli.options import Delta, JsonFlag, Relation, Source
 from dperm.cli.printing import say, say_json, say_lines, warn
 from dperm.cli.tables import dataset_of
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ChooseEpsilonOptions:
-    source: Annotated[str, typer.Argument(help="A file (CSV, Parquet, Arrow, NumPy, libsvm) or a named data set; two classes.")]
+    source: Source
     target: Annotated[str | None, typer.Option(help="Target column.")] = None
     schema: Annotated[Path | None, typer.Option(help="Public schema of the table (see `dperm data propose`).")] = None
     accuracy: Annotated[float | None, typer.Option(help="The accuracy on held-out records that is wanted.")] = None
@@ -43,6 +43,7 @@ class ChooseEpsilonOptions:
 
 def choose_epsilon(asked: ChooseEpsilonOptions) -> None:
     """Show what each ε buys and leaves to an attacker, and the least that reaches a target. PRIVATE: for the data holder only.
+    For records of two classes.
 
     \b
     Examples:
@@ -117,7 +118,3 @@ def _prepared(asked: ChooseEpsilonOptions) -> tuple[Any, float | None, Reserved,
             raise ValueError(f"Expected {name} between 0 and 1, got {value:g}.")
     metric, value = wanted[0] if wanted else ("accuracy", None)
     return metric, value, page, dataset, estimator
-
-
-def register(app: typer.Typer) -> None:
-    command(app, choose_epsilon)

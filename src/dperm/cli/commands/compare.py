@@ -13,7 +13,7 @@ import typer
 
 from dperm._files import rescue
 from dperm.cli.files import keep, refuse_same, reserved, told_kept, uninterrupted
-from dperm.cli.options import Delta, Indices, JsonFlag, Relation, command
+from dperm.cli.options import SOURCE, Delta, Indices, JsonFlag, Relation
 from dperm.cli.printing import progress, say, say_json, warn
 from dperm.cli.tables import dataset_of, stated_indices, told_to_holder
 
@@ -27,7 +27,9 @@ _BUNDLED = ("breast_cancer", "digits")
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
-    sources: Annotated[list[str] | None, typer.Argument(help="Files or named data sets [default: breast_cancer digits].")] = None
+    sources: Annotated[list[str] | None, typer.Argument(help=f"Of each, records: {SOURCE} [default: breast_cancer digits].")] = (
+        None
+    )
     target: Annotated[str | None, typer.Option(help="Target column, for a file.")] = None
     schema: Annotated[Path | None, typer.Option(help="Public schema, for a file; otherwise one is proposed from the data.")] = (
         None
@@ -180,7 +182,3 @@ def _kept(results: KeptResults) -> Iterator[KeptResults]:
         raise
     finally:
         results.close()
-
-
-def register(app: typer.Typer) -> None:
-    command(app, compare)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dperm.cli.files import keep, refuse_same, reserved, told_kept, uninterrupted
-from dperm.cli.options import Delta, JsonFlag, Relation, command
+from dperm.cli.options import TABLES, Delta, JsonFlag, Relation, Source
 from dperm.cli.printing import progress, say, say_json
 from dperm.cli.tables import dataset_of, told, told_to_holder
 
@@ -22,29 +22,52 @@ _ENTRIES = 40  # that are shown for confirmation
 _READ = 5  # entries that are shown, of those that are read as something else
 
 
-def list_sets(as_json: JsonFlag = False) -> None:
-    """Named data sets."""
+@dataclass(frozen=True, kw_only=True)
+class ListOptions:
+    as_json: JsonFlag = False
+
+
+def list_(asked: ListOptions) -> None:
+    """Named data sets.
+
+    \b
+    Example:
+      dperm data list
+    """
     from dperm import data
 
     rows = [(name, data.schema_of(name)) for name in data.named()]
-    if as_json:
+    if asked.as_json:
         say_json(json.dumps([{"name": name, "title": schema.title, "dimension": schema.dimension} for name, schema in rows]))
         return
     for name, schema in rows:
         say(f"{name:24s} {schema.dimension:4d} features, {len(schema.classes):2d} classes   {schema.title}")
 
 
-def show(name: Annotated[str, typer.Argument(help="A named data set or a schema file.")]) -> None:
-    """A schema: columns, ranges, categories, where they come from."""
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions:
+    name: Annotated[str, typer.Argument(help="A named data set or a schema file.")]
+
+
+def show(asked: ShowOptions) -> None:
+    """A schema: columns, ranges, categories, where they come from.
+
+    \b
+    Examples:
+      dperm data show adult
+      dperm data show people.schema.json
+    """
     from dperm import data
 
-    schema = data.Schema.load(name) if Path(name).is_file() else data.schema_of(name)
+    schema = data.Schema.load(asked.name) if Path(asked.name).is_file() else data.schema_of(asked.name)
     say_json(schema.to_json().rstrip())
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProposeOptions:
-    source: Annotated[Path, typer.Argument(help="A table.")]
+    source: Annotated[
+        Path, typer.Argument(help=f"A table: a file ({', '.join(TABLES)}), or with --epsilon a folder of Parquet files.")
+    ]
     target: Annotated[str, typer.Option(help="Target column.")]
     epsilon: Annotated[
         float | None, typer.Option(help="Find it privately, within this ε, and charge that: no looking at the data otherwise.")
@@ -105,7 +128,7 @@ def propose(asked: ProposeOptions) -> None:
 def _proposed(asked: ProposeOptions, name: str) -> Schema:
     """Proposed from the rows, or found privately."""
     from dperm import data
-    from dperm.data.readers.columnar import stored_in_parts
+    from dperm.data.columnar import stored_in_parts
 
     stated = {
         "separator": "\t" if asked.separator in ("tab", "\\t") else asked.separator,
@@ -116,9 +139,12 @@ def _proposed(asked: ProposeOptions, name: str) -> Schema:
         "header": asked.header,
         "line_breaks": asked.line_breaks,
     }
+    given = {name: value for name, value in stated.items() if value is not None}
     table = stored_in_parts(asked.source) if asked.epsilon is not None else None
+    if table is not None and given:
+        raise ValueError(f"Expected no {', '.join(given)} to be stated: {asked.source} is read in parts, by its own description.")
     if table is None:
-        frame: Any = data.read_frame(asked.source, written={name: value for name, value in stated.items() if value is not None})
+        frame: Any = data.read_table(asked.source, written=given)
         say(told(asked.source.name, frame))
     else:
         frame = asked.source
@@ -149,11 +175,14 @@ def _tell_proposed(schema: Schema) -> None:
         say(f"May a person have several rows? If {' or '.join(units)} tells persons apart, run this again with --unit.")
 
 
-def confirm(
-    source: Annotated[Path, typer.Argument(help="A proposed schema.")],
-    yes: Annotated[bool, typer.Option("--yes", help="What it asks is right as the file says it now.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write it [default: the same file].")] = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ConfirmOptions:
+    source: Annotated[Path, typer.Argument(help="A proposed schema.")]
+    yes: Annotated[bool, typer.Option("--yes", help="What it asks is right as the file says it now.")] = False
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write it [default: the same file].")] = None
+
+
+def confirm(asked: ConfirmOptions) -> None:
     """State that a proposed schema is publicly known, which takes out what was noted of the data. What a note asks must be
     answered: correct the column and take its note out, or say --yes.
 
@@ -163,12 +192,14 @@ def confirm(
     """
     from dperm import data
 
-    schema = data.Schema.load(source)
+    schema = data.Schema.load(asked.source)
     if not schema.proposed and schema == schema.without_notes():
-        raise ValueError(f"Expected a proposed schema, got {source}, which is none.")
-    output = output or source
+        raise ValueError(f"Expected a proposed schema, got {asked.source}, which is none.")
+    output = asked.output or asked.source
     file = reserved(output)
-    file.write(data.confirmed(schema, answered=yes).to_json(editor="$schema" in source.read_text(encoding="utf-8-sig")))
+    file.write(
+        data.confirmed(schema, answered=asked.yes).to_json(editor="$schema" in asked.source.read_text(encoding="utf-8-sig"))
+    )
     say(f"{output}: you state that its ranges, categories and labels were known without looking at the rows.")
     if read := sum(len(column.read) for column in schema.columns):
         such = (
@@ -183,22 +214,20 @@ def confirm(
     say("Certificates of what is trained by it will rest on that.")
 
 
-def check_table(
-    source: Annotated[str, typer.Argument(help="A table or a named data set.")],
-    schema: Annotated[Path | None, typer.Option(help="The schema it should fit.")] = None,
-) -> None:
-    """Does a table fit its schema? Says so to the data holder; releases nothing."""
-    dataset, _ = dataset_of(source, None, schema)
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    source: Source
+    schema: Annotated[Path | None, typer.Option(help="The schema it should fit.")] = None
+
+
+def check(asked: CheckOptions) -> None:
+    """Does a table fit its schema? Says so to the data holder; releases nothing.
+
+    \b
+    Example:
+      dperm data check people.csv --schema people.schema.json
+    """
+    dataset, _ = dataset_of(asked.source, None, asked.schema)
     told_to_holder(dataset)
     what = f"{len(dataset.classes)} classes" if dataset.classes else "numbers as target"
-    say(f"{source} fits: {dataset.described()}, {dataset.features.shape[1]} features, {what}.")
-
-
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Named data sets and schemas.", rich_markup_mode=None)
-    group.command("list")(list_sets)
-    group.command()(show)
-    command(group, propose)
-    group.command()(confirm)
-    group.command("check")(check_table)
-    app.add_typer(group, name="data")
+    say(f"{asked.source} fits: {dataset.described()}, {dataset.features.shape[1]} features, {what}.")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from dperm.cli.files import read, refuse_same, reserved
-from dperm.cli.options import JsonFlag, VerifyKey, command
+from dperm.cli.options import JsonFlag, VerifyKey
 from dperm.cli.printing import say, say_json
 from dperm.cli.tables import refitted
 
@@ -79,7 +79,3 @@ def effects(asked: EffectsOptions) -> None:
     if again is not None:
         say(f"PRIVATE, for the data holder only: {output} shows how much of the model is chance on these records.")
     say(f"Page written to {output}.")
-
-
-def register(app: typer.Typer) -> None:
-    command(app, effects)

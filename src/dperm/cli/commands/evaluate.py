@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dperm.cli.files import keep, read, refuse_same, reserved, told_kept, uninterrupted
-from dperm.cli.options import Delta, JsonFlag, OnError, Relation, VerifyKey, command
+from dperm.cli.options import KINDS, Delta, JsonFlag, OnError, Relation, VerifyKey
 from dperm.cli.printing import say, say_json
 from dperm.cli.tables import told_of_rows, wrong_rows
 
@@ -28,7 +28,12 @@ _MODES = {
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
     model: Annotated[Path, typer.Argument(help="A model written by `dperm train`.")]
-    source: Annotated[str, typer.Argument(help="Test records with their target: none that the model was trained on.")]
+    source: Annotated[
+        str,
+        typer.Argument(
+            help=f"Test records with their target, none that the model was trained on: a file ({KINDS}) or a named data set."
+        ),
+    ]
     test_data: Annotated[
         str,
         typer.Option(
@@ -116,25 +121,25 @@ def _read(asked: EvaluateOptions) -> tuple[Evaluation, Callable[[], None]]:
         named = not Path(asked.source).exists() and asked.source in data.named()
         if named and asked.by is not None:
             raise ValueError(f"Expected a file with --by, got the named set {asked.source}.")
-        frame = None if named else data.read_frame(asked.source, schema)
-        if frame is not None:
-            wrong = wrong_rows(row_faults(schema, frame), len(frame), schema, asked.on_error)
-            frame = frame.drop(index=frame.index[list(wrong)])
-        dataset = data.load(asked.source, schema) if frame is None else data.Dataset.of(frame, schema)
+        table = None if named else data.read_table(asked.source, schema)
+        if table is not None:
+            wrong = wrong_rows(row_faults(schema, table), len(table.frame), schema, asked.on_error)
+            table = table.without(wrong)
+        dataset = data.load(asked.source, schema) if table is None else data.Dataset.of(table, schema)
     else:
-        schema, frame, (dataset, _) = None, None, data.read_dataset(asked.source, indices=extra.get("indices"))
+        schema, table, (dataset, _) = None, None, data.read_dataset(asked.source, indices=extra.get("indices"))
     groups = None
     if asked.by is not None:
-        if frame is None or asked.by not in frame.columns:
-            known = [] if frame is None else list(frame.columns[:12])
+        if table is None or asked.by not in table.frame.columns:
+            known = [] if table is None else list(table.frame.columns[:12])
             raise ValueError(f"Expected --by one of the columns {known}, got {asked.by!r}.")
-        told = frame[asked.by] if dataset.places is None else frame[asked.by].iloc[dataset.places]
+        told = table.frame[asked.by] if dataset.places is None else table.frame[asked.by].iloc[dataset.places]
         groups = texts(told, ()).fillna("(missing)").astype(str).to_numpy()
 
     def told_rows() -> None:
-        if frame is not None and schema is not None:
+        if table is not None and schema is not None:
             left_out = [f"Left out: {len(wrong):,}. Row {row + 1}: {why}." for row, why in [*wrong.items()][:1]]
-            told_of_rows(frame, schema, public=asked.test_data == "public", left_out=left_out)
+            told_of_rows(table, schema, public=asked.test_data == "public", left_out=left_out)
 
     bounds = data.TargetRange(*extra["target_range"]) if extra.get("target_range") else None
     return Evaluation(fitted, dataset, schema, bounds, asked.by, groups), told_rows
@@ -158,7 +163,3 @@ def _tell_released(asked: EvaluateOptions, found: dict[str, Any], name: str, old
         say(f"  {asked.by} = {group}: {score} of about {part['records']:,} {who}")
     price = f"epsilon = {upward(cost['epsilon'])} at delta = {upward(cost['delta'], 2)}"
     say(f"They cost {price}, charged to {name!r}; see {asked.output}.{told_kept(older)}")
-
-
-def register(app: typer.Typer) -> None:
-    command(app, evaluate)

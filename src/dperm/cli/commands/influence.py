@@ -10,14 +10,14 @@ from typing import Annotated
 import typer
 
 from dperm.cli.files import refuse_same, reserved
-from dperm.cli.options import JsonFlag, command
+from dperm.cli.options import JsonFlag, Source
 from dperm.cli.printing import say, say_json
 from dperm.cli.tables import dataset_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class InfluenceOptions:
-    source: Annotated[str, typer.Argument(help="A file (CSV, Parquet, Arrow, NumPy, libsvm) or a named data set.")]
+    source: Source
     target: Annotated[str | None, typer.Option(help="Target column.")] = None
     schema: Annotated[Path | None, typer.Option(help="Public schema of the table (see `dperm data propose`).")] = None
     model: Annotated[str, typer.Option(help="logistic, svm or ridge.")] = "logistic"
@@ -63,7 +63,3 @@ def influence(asked: InfluenceOptions) -> None:
         return
     influence_table(found, asked.top)
     say(f"PRIVATE, for the data holder only: this names single records. Page written to {asked.output}.")
-
-
-def register(app: typer.Typer) -> None:
-    command(app, influence)

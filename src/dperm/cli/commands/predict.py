@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from dperm.cli.files import read, refuse_same, reserved
-from dperm.cli.options import JsonFlag, OnError, VerifyKey, command
+from dperm.cli.options import KINDS, JsonFlag, OnError, VerifyKey
 from dperm.cli.printing import say, say_json
 from dperm.cli.tables import refitted, told, told_of_rows, wrong_rows
 
@@ -18,7 +18,12 @@ from dperm.cli.tables import refitted, told, told_of_rows, wrong_rows
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions:
     model: Annotated[Path, typer.Argument(help="A model written by `dperm train`.")]
-    source: Annotated[str, typer.Argument(help="A table with the columns of the model's schema; the target may be absent.")]
+    source: Annotated[
+        str,
+        typer.Argument(
+            help=f"Records with what the model was trained on; the target may be absent: a file ({KINDS}) or a named data set."
+        ),
+    ]
     output: Annotated[
         Path | None,
         typer.Option(
@@ -66,12 +71,12 @@ def predict(asked: PredictOptions) -> None:
     loaded: tuple[Any, dict[str, Any]] = model_from_json(read(asked.model), verify_key=asked.verify_key)  # of any kind
     fitted, extra = loaded
 
-    def admitted(faults: dict[int, str], frame: Any, schema: data.Schema) -> None:
+    def admitted(faults: dict[int, str], table: data.ReadTable, schema: data.Schema) -> None:
         if not asked.as_json:
-            say(told(Path(asked.source).name, frame))
-        wrong_rows(faults, len(frame), schema, asked.on_error)
+            say(told(Path(asked.source).name, table))
+        wrong_rows(faults, len(table.frame), schema, asked.on_error)
         if not asked.as_json:  # a target is not needed here
-            told_of_rows(frame.drop(index=frame.index[list(faults)]), schema, unlabelled=0, targets_outside=0)
+            told_of_rows(table.without(faults), schema, unlabelled=0, targets_outside=0)
 
     rows = Rows.of(asked.source, extra, _names(asked.keep), admitted)
     again = None
@@ -108,7 +113,3 @@ def _tell(asked: PredictOptions, fitted: Any, done: str, faults: dict[int, str],
 
 def _names(keep: str | None) -> list[str] | None:
     return None if keep is None else [name.strip() for name in keep.split(",")]
-
-
-def register(app: typer.Typer) -> None:
-    command(app, predict)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dperm.cli.files import certificate_at, refuse_same, reserved
-from dperm.cli.options import VerifyKey, command
+from dperm.cli.options import VerifyKey
 from dperm.cli.printing import say
 
 
@@ -60,7 +60,3 @@ def registry(asked: RegistryOptions) -> None:
     )
     entry.write(registry_entry(certificate, deployment))
     say(f"Entry written to {asked.output}. Read it before you publish it: it holds every public fact of the certificate.")
-
-
-def register(app: typer.Typer) -> None:
-    command(app, registry)

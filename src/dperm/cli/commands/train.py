@@ -11,7 +11,7 @@ import typer
 
 from dperm.cli.files import keep, refuse_same, reserved, told_kept, uninterrupted
 from dperm.cli.kinds import KINDS, Asked, Kind, by_part, files_of_parts, refuse_by_part
-from dperm.cli.options import BudgetOptions, Indices, JsonFlag, Relation, command
+from dperm.cli.options import BudgetOptions, Indices, JsonFlag, Relation, Source
 from dperm.cli.printing import say, say_json, say_lines
 from dperm.cli.tables import dataset_of, stated_indices, told_to_holder
 
@@ -25,9 +25,7 @@ _LOOKED = 10_000  # records
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(BudgetOptions):
-    source: Annotated[
-        str, typer.Argument(help="A file (CSV, Parquet, Arrow, NumPy, libsvm), a folder of Parquet, or a named data set.")
-    ]
+    source: Source
     target: Annotated[str | None, typer.Option(help="Target column.")] = None
     schema: Annotated[Path | None, typer.Option(help="Public schema of the table (see `dperm data propose`).")] = None
     epsilon: Annotated[float | None, typer.Option(help="Privacy budget ε [default: 1].")] = None
@@ -262,7 +260,3 @@ def _told_of_dry_run(estimator: Any, dataset: Dataset, budget: Any) -> None:
     if (account := log.foreseen(charge.event, charge.label, persons=charge.persons)) is not None:
         say(f"Its budget would take that: {downward(100 * account.left, 3)} % of it would be left.")
     say("`dperm account --log` says what this log holds already.")
-
-
-def register(app: typer.Typer) -> None:
-    command(app, train)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from dperm.data.readers.columnar import ColumnarReader
+from dperm.data.columnar import ColumnarReader
 
 _MAGIC = b"ARROW1"
 _PREFIX = 8  # bytes in front of a batch's description: a mark, and its length

@@ -6,8 +6,8 @@ import io
 from pathlib import Path
 from typing import ClassVar
 
-from dperm.data.readers.decoding import read_bytes
-from dperm.data.readers.file_reader import ArrayReader, Arrays
+from dperm.data.decoding import read_bytes
+from dperm.data.file_reader import ArrayReader, Arrays
 from dperm.data.untrusted_files import DataError, Limits
 
 
@@ -27,7 +27,9 @@ class Libsvm(ArrayReader):
             )
         if indices is not None:
             Limits.current().refuse_features(indices[1])
-        features, targets = load_svmlight_file(io.BytesIO(read_bytes(path)), zero_based=True)
+        raw = read_bytes(path)
+        Limits.current().refuse_cells(raw.count(b":"), path.stat().st_size, 0)
+        features, targets = load_svmlight_file(io.BytesIO(raw), zero_based=True)
         Limits.current().refuse_features(features.shape[1] - 1)
         if indices is None:
             first = 0 if features[:, :1].nnz else 1

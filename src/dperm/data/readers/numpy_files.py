@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm.data.readers.file_reader import ArrayReader, Arrays
+from dperm.data.file_reader import ArrayReader, Arrays
 from dperm.data.untrusted_files import DataError, Limits
 
 _NUMBERS = "biuf"  # kinds of dtypes: truths, whole numbers with and without a sign, floating-point numbers

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from dperm.data.readers.columnar import ColumnarReader, is_text, pointed_to
+from dperm.data.columnar import ColumnarReader, is_text, pointed_to
 from dperm.data.untrusted_files import CELL
 
 _AT_ONCE = 1 << 16  # rows

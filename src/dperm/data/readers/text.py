@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dperm.data.readers.decoding import TextError, decoded, is_gzip, read_bytes
-from dperm.data.readers.file_reader import TableOptions, TableReader
+from dperm.data.decoding import TextError, decoded, is_gzip, read_bytes
+from dperm.data.file_reader import MISSING, TableOptions, TableReader
+from dperm.data.schema.entries import ReadTable
 from dperm.data.schema.schema_file import TEXT_OPTIONS
 from dperm.data.untrusted_files import Limits
 
@@ -36,8 +37,6 @@ _NUMBERS = 0.8  # of a column's entries, where it is one of numbers
 _TELLING = 0.5  # where it tells the decimal mark
 _NUMBER = re.compile(r"\s*[+-]?(\d[\d.,]*|[.,]\d+)(e[+-]?\d+)?\s*", re.IGNORECASE)
 _BREAK = re.compile(r"\r\n|\n|\r")
-#: how a missing value is written, beside what a schema's format says
-_MISSING = ("", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "#NULL!", r"\N")
 
 
 @dataclass(frozen=True)
@@ -96,10 +95,10 @@ class _Body:
 class Text(TableReader):
     """Delimited texts of any separator, encoding, decimal mark and compression."""
 
-    title, any_text = "CSV", True
+    title, any_text, options = "CSV", True, TEXT_OPTIONS
     endings = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.bz2", ".csv.xz", ".csv.zip", ".txt")
 
-    def read(self, path: Path, options: TableOptions) -> pd.DataFrame:
+    def read(self, path: Path, options: TableOptions) -> ReadTable:
         """The table, all entries as text.
 
         `options.stated` has `separator`, `encoding`, `decimal` ("." or ","), `header` (False: columns are called by those of
@@ -119,7 +118,9 @@ class Text(TableReader):
         sample = body.sample()
         if not sample:
             raise TextError("it has no lines")
-        Limits.current().refuse_columns(len(sample[0]))
+        limits, rows_in_lines = Limits.current(), body.text.count(b"\n")
+        limits.refuse_columns(len(sample[0]))
+        limits.refuse_cells(len(sample[0]) * rows_in_lines, path.stat().st_size, 0)
         header = stated.get("header", True)
         known, ended = _names(sample, options.names, header=header)
         if header and "header" not in stated and all(_NUMBER.fullmatch(name) for name in known):
@@ -129,10 +130,9 @@ class Text(TableReader):
         table, broken = _parsed(body, known, _numeric(rows), ended=ended, header=header, breaks=stated.get("line_breaks"))
         dialect = Dialect(body.separator, encoding, decimal, header, broken)
         del body
-        frame = _as_frame(table, marks_of(stated.get("missing", ()), decimal), options.values, strip=bool(stated.get("strip")))
-        frame.attrs["decimal"], frame.attrs["format"] = decimal, dialect.found()
-        frame.attrs["written"] = "" if {"separator", "encoding", "decimal"} <= set(stated) else str(dialect)
-        return frame
+        frame = _as_frame(table, options, decimal)
+        written = "" if {"separator", "encoding", "decimal"} <= set(stated) else str(dialect)
+        return ReadTable(frame, written, decimal=decimal, format=dialect.found())
 
 
 def _admit(options: Mapping[str, Any]) -> None:
@@ -148,27 +148,13 @@ def _admit(options: Mapping[str, Any]) -> None:
         if options.get(name) is not None and type(options[name]) is not kind:
             raise TextError(f"expected {name} to be {'text' if kind is str else 'true or false'}, got {options[name]!r}")
     marks = options.get("missing", ())
-    if any(isinstance(mark, bool) or not isinstance(mark, str | int | float) for mark in _listed(marks)):
+    if any(
+        isinstance(mark, bool) or not isinstance(mark, str | int | float)
+        for mark in (marks if isinstance(marks, list | tuple) else [marks])
+    ):
         raise TextError(f"expected missing to be a text or a number, or several, got {marks!r}")
     if type(skipped) is not int or skipped < 0:
         raise TextError(f"expected skip_lines to be a number of lines, got {skipped!r}")
-
-
-def _listed(stated: Any) -> Sequence[Any]:
-    return stated if isinstance(stated, list | tuple) else [stated]
-
-
-def marks_of(stated: Any, decimal: str = ".") -> set[str]:
-    """How missing values are written, beside the usual; a number in any way that it may be."""
-    marks = set[str](_MISSING)
-    for mark in _listed(stated):
-        text = str(mark).strip()
-        marks.add(text)
-        if plain := re.fullmatch(r"([+-]?\d+)(\.0*)?", text):
-            marks |= {plain[1] + end for end in ("", f"{decimal}0", f"{decimal}00")}
-        elif not isinstance(mark, str):
-            marks.add(text.replace(".", decimal))
-    return marks
 
 
 def _body(text: bytes, options: Mapping[str, Any]) -> _Body:
@@ -225,7 +211,7 @@ def _names(sample: list[list[str]], names: Sequence[Sequence[str]], *, header: b
 def _numeric(rows: list[list[str]]) -> list[int]:
     """Which columns hold numbers, in whatever way they are written."""
     columns = itertools.zip_longest(*rows, fillvalue="")
-    known = [[entry for entry in column if entry.strip() not in _MISSING] for column in columns]
+    known = [[entry for entry in column if entry.strip() not in MISSING] for column in columns]
     return [
         place
         for place, entries in enumerate(known)
@@ -238,7 +224,7 @@ def _decimal(rows: list[list[str]], separator: str) -> str:
     if separator == ",":
         return "."
     columns = [[entry.strip() for entry in column] for column in itertools.zip_longest(*rows, fillvalue="")]
-    columns = [[entry for entry in column if entry not in _MISSING] for column in columns]
+    columns = [[entry for entry in column if entry not in MISSING] for column in columns]
     found = {mark: [column for column in columns if _tells(column, mark)] for mark in ",."}
     if not found[","]:
         commas = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
@@ -347,19 +333,19 @@ def _like_rows(row: list[str], separator: str, numeric: list[int]) -> bool:
         lines += [line.split(separator) for line in further]
     lines = [line for line in lines if any(entry.strip() for entry in line)]
     return len(lines) > 1 and all(
-        len(line) == len(row) and all(_NUMBER.fullmatch(line[place]) or line[place].strip() in _MISSING for place in numeric)
+        len(line) == len(row) and all(_NUMBER.fullmatch(line[place]) or line[place].strip() in MISSING for place in numeric)
         for line in lines
     )
 
 
-def _as_frame(table: Any, missing: set[str], values: Mapping[str, Sequence[str]], *, strip: bool) -> pd.DataFrame:
+def _as_frame(table: Any, options: TableOptions, decimal: str) -> pd.DataFrame:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     nothing = pa.scalar(None, pa.large_string())
     columns: list[Any] = []
     for name, column in zip(table.column_names, table.columns, strict=True):
-        column = pc.utf8_trim_whitespace(column) if strip else column
-        marks = pa.array(sorted(missing - set(values.get(name, ()))), pa.large_string())
+        column = pc.utf8_trim_whitespace(column) if options.stated.get("strip") else column
+        marks = pa.array(sorted(options.marks(name, decimal)), pa.large_string())
         columns.append(pc.if_else(pc.is_in(pc.utf8_trim_whitespace(column), marks), nothing, column))
     return pa.table(columns, names=table.column_names).to_pandas()

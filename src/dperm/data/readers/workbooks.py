@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar
+from typing import IO, Any, ClassVar
 from xml.parsers import expat
 
 from dperm._extras import needed
-from dperm.data.readers.file_reader import TableOptions, TableReader
-from dperm.data.readers.text import marks_of
+from dperm.data.file_reader import TableOptions, TableReader
+from dperm.data.schema.entries import ReadTable
 from dperm.data.untrusted_files import DataError, Limits
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _ELEMENT = 30  # times its bytes, that XML takes in memory while it is parsed, at most
 _AT_ONCE = 1 << 12  # bytes of a file, or rows
@@ -25,15 +22,15 @@ _MOST_ROWS = 1 << 20  # of a sheet, as the format has it
 class Workbook(TableReader):
     """Excel's workbooks, of which the first sheet is read."""
 
-    title, endings = "Excel", (".xlsx", ".xlsm")
+    title, endings, options = "Excel", (".xlsx", ".xlsm"), ("missing",)
     unreadable: ClassVar[Mapping[str, str]] = {".xls": "save it as .xlsx or as CSV"}
 
-    def read(self, path: Path, options: TableOptions) -> pd.DataFrame:
-        return read_sheet(path, marks_of(options.stated.get("missing", ())))
+    def read(self, path: Path, options: TableOptions) -> ReadTable:
+        return read_sheet(path, options.marks)
 
 
-def read_sheet(path: Path, missing: set[str]) -> pd.DataFrame:
-    """The first sheet, its first row the header, all entries as texts; those in `missing` are missing.
+def read_sheet(path: Path, marks: Callable[[str], Collection[str]]) -> ReadTable:
+    """The first sheet, its first row the header, all entries as texts; those among the `marks` of their column are missing.
 
     DataError for a first row that leaves a column without a name; ValueError for a workbook that
     declares entities of XML; TooLargeError for one that would take more memory than the limits allow. openpyxl and its parsers
@@ -49,7 +46,7 @@ def read_sheet(path: Path, missing: set[str]) -> pd.DataFrame:
         with zipfile.ZipFile(path) as archive:
             _admit(archive, limits, stored)
     except zipfile.BadZipFile as error:
-        raise DataError(f"{path.name} is no workbook: {error}.") from None
+        raise ValueError(f"it is no workbook: {error}") from None
     workbook = load_workbook(path, read_only=True, data_only=True, keep_links=False)
     try:
         sheets = workbook.worksheets
@@ -62,13 +59,11 @@ def read_sheet(path: Path, missing: set[str]) -> pd.DataFrame:
     rows = [row + [""] * (width - len(row)) for row in rows]
     names = [name.strip() for name in rows[0]] if rows else []
     if not all(names):
-        raise DataError(f"Column {names.index('') + 1} of the first row of {path.name} has no name: is there something above?")
+        raise DataError(f"Column {names.index('') + 1} of the first row of {path} has no name: is there something above?")
     columns = {place: pd.Series([row[place] for row in rows[1:]], dtype=str) for place in range(width)}
+    columns = {place: each.mask(each.str.strip().isin(marks(names[place]))) for place, each in columns.items()}
     frame = pd.DataFrame(columns).set_axis(names, axis=1)
-    frame = frame.mask(frame.apply(lambda column: column.str.strip().isin(missing)))
-    if len(sheets) > 1:
-        frame.attrs["sheet"] = f"sheet {sheets[0].title!r}, the first of {len(sheets)}"
-    return frame
+    return ReadTable(frame, "", sheet=f"sheet {sheets[0].title!r}, the first of {len(sheets)}" if len(sheets) > 1 else "")
 
 
 def _admit(archive: zipfile.ZipFile, limits: Limits, stored: int) -> None:

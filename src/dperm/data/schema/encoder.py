@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm.data.schema.column_pairs import Pair
-from dperm.data.schema.entries import SchemaError, as_frame, decimal_of, numbers, texts
+from dperm.data.schema.entries import SchemaError, as_table, numbers, texts
 from dperm.data.schema.schema import Schema
 from dperm.data.untrusted_files import TooLargeError, refuse_beyond_free
 
@@ -26,6 +26,8 @@ class SchemaEncoder:
     ----------
     schema : Schema
         The declaration.
+    table : ReadTable
+        The table, with what is known of how it was read.
     frame : DataFrame
         The table as a frame of pandas, with `n` rows.
     decimal : str
@@ -37,8 +39,9 @@ class SchemaEncoder:
     """
 
     def __init__(self, schema: Schema, table: Any) -> None:
-        self.schema, self.frame = schema, as_frame(table)
-        self.decimal = decimal_of(self.frame, schema.extra.get("decimal", "."))
+        self.schema, self.table = schema, as_table(table)
+        self.frame = self.table.frame
+        self.decimal: str = self.table.decimal or schema.extra.get("decimal", ".")
         self.encoding = replace(schema.encoding, decimal=self.decimal)
 
     def encode(self) -> tuple[NDArray[np.float32], NDArray[Any]]:
@@ -54,7 +57,7 @@ class SchemaEncoder:
         unlabelled = ~self.labelled
         if unlabelled.any() and schema.missing == "error":
             raise SchemaError(f"Expected no missing values in the target {schema.target!r}, got {int(unlabelled.sum())}.")
-        rest = self if not unlabelled.any() else SchemaEncoder(schema, frame.loc[~unlabelled])
+        rest = self if not unlabelled.any() else SchemaEncoder(schema, replace(self.table, frame=frame.loc[~unlabelled]))
         features, kept = rest.features()
         return features, self._targets(schema.label.entries(rest.frame.loc[kept, schema.target]))
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,7 @@ def as_frame(table: Any) -> pd.DataFrame:
     if isinstance(table, pd.DataFrame):
         return table
     if not hasattr(table, "__arrow_c_stream__"):
-        advice = "read a file by dperm.data.read_frame" if isinstance(table, (str, bytes)) or hasattr(table, "__fspath__") else ""
+        advice = "read a file by dperm.data.read_table" if isinstance(table, (str, bytes)) or hasattr(table, "__fspath__") else ""
         advice = "collect it first" if hasattr(table, "collect") else advice
         raise TypeError(
             f"Expected a table with named columns, of pandas, polars or Arrow, got {type(table).__name__}"
@@ -52,9 +53,40 @@ def as_frame(table: Any) -> pd.DataFrame:
     return pa.table(table).to_pandas(integer_object_nulls=True)
 
 
-def decimal_of(frame: pd.DataFrame, stated: str) -> str:
-    """The decimal mark of a table's texts: as its file was read, or as stated where that is not known."""
-    return frame.attrs.get("decimal", stated)
+@dataclass(frozen=True)
+class ReadTable:
+    """A table as its file was read. `propose`, `find`, `Dataset.of` and `SchemaEncoder` take it whole: its frame alone does not
+    know how it was read.
+
+    Attributes
+    ----------
+    frame : DataFrame
+        The table.
+    written : str
+        How its file is written, in words, where the reader found that out or chose it: certificates then say that this is not
+        charged. Empty: nothing was.
+    decimal : str, optional
+        The decimal mark of its texts. None: not known, and a schema states it.
+    format : Mapping
+        The options by which another file of the same making is to be read.
+    sheet : str
+        Which part of its file it is, in words. Empty: all.
+    """
+
+    frame: pd.DataFrame
+    written: str
+    decimal: str | None = None
+    format: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    sheet: str = ""
+
+    def without(self, rows: Iterable[int]) -> ReadTable:
+        """All but these rows, numbered from 0."""
+        return replace(self, frame=self.frame.drop(index=self.frame.index[list(rows)]))
+
+
+def as_table(table: Any) -> ReadTable:
+    """A table that was read as it is, and any that `as_frame` takes as one of which nothing was found out."""
+    return table if isinstance(table, ReadTable) else ReadTable(as_frame(table), "")
 
 
 def as_numbers(values: pd.Series[Any], decimal: str = ".") -> Array:

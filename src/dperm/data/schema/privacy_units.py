@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm.data.schema.entries import SchemaError, as_frame, texts
+from dperm.data.schema.entries import SchemaError, as_table, texts
 from dperm.data.schema.schema import Schema
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def row_units(schema: Schema, table: Any) -> NDArray[np.intp]:
     """(n,) numbers of the units that rows belong to. SchemaError where a row does not say."""
-    frame = as_frame(table)
+    frame = as_table(table).frame
     if schema.unit not in frame.columns:
         raise SchemaError(f"Expected the unit's column {schema.unit!r}, but the table has {list(map(str, frame.columns[:12]))} …")
     return numbered_units(schema, frame[schema.unit])

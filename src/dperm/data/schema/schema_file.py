@@ -26,6 +26,8 @@ _BESIDE = ("$schema", "dimension", "files", "bundled", "openml")  # for editors,
 #: Entries of a format: how a text is written, and labels of named sets.
 #: What may be stated of how a text is written.
 TEXT_OPTIONS = ("separator", "encoding", "decimal", "header", "skip_lines", "missing", "strip", "line_breaks")
+#: Those of these that say what entries mean, in files of any kind.
+ENTRY_OPTIONS = ("missing", "strip")
 FORMAT = frozenset({*TEXT_OPTIONS, "label_suffix", "other_label"})
 #: What entries of a file are.
 _KINDS: tuple[tuple[type, tuple[str, ...], str], ...] = (

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dperm.data.readers.columnar import StoredTable
-from dperm.data.schema.entries import SchemaError, as_frame, as_numbers, decimal_of, texts
+from dperm.data.columnar import StoredTable
+from dperm.data.schema.entries import ReadTable, SchemaError, as_numbers, as_table, texts
 from dperm.distributed.sums import sum_over
 from dperm.distributed.table import of_dask
 
@@ -129,10 +129,9 @@ class Table(ABC):
 
 
 class Whole(Table):
-    def __init__(self, frame: pd.DataFrame) -> None:
-        self.frame, self.columns = frame, list(frame.columns)
-        self.written = frame.attrs.get("format", {})
-        self.decimal = decimal_of(frame, ".")
+    def __init__(self, table: ReadTable) -> None:
+        self.table, self.frame, self.columns = table, table.frame, list(table.frame.columns)
+        self.written, self.decimal = table.format, table.decimal or "."
 
     def total(self, share: Callable[[pd.DataFrame], T], add: Callable[[T, T], T]) -> T:
         return share(self.frame)
@@ -177,4 +176,4 @@ def table_of(source: Any, progress: Callable[[int, int], None] | None = None) ->
         return OfDask(source)
     if isinstance(source, (str, os.PathLike)):
         return Stored(Path(source), progress)
-    return Whole(as_frame(source))
+    return Whole(as_table(source))

@@ -12,7 +12,7 @@ import functools
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,7 +95,7 @@ def find(
     Parquet, Arrow or Feather file, or of a folder of Parquet files, which are read a part at a time, twice; `progress(rows, all)`
     is told then.
 
-    Entries must be read each by itself: `pandas.read_csv(…, dtype=str)`, as `read_frame` does. A type that a reader takes from a
+    Entries must be read each by itself: `pandas.read_csv(…, dtype=str)`, as `read_table` does. A type that a reader takes from a
     whole column changes how all of its entries read when one is another.
     """
     table = table_of(frame, progress)
@@ -152,7 +152,7 @@ def _first_rows(table: Whole, unit: str) -> Whole:
     number = unit_numbers(table.frame[unit])
     if (number < 0).any():
         raise SchemaError(f"Expected to be told whose each row is, but {unit!r} is missing in some.")
-    return Whole(table.frame.iloc[np.unique(number, return_index=True)[1]])
+    return Whole(replace(table.table, frame=table.frame.iloc[np.unique(number, return_index=True)[1]]))
 
 
 def _asked(

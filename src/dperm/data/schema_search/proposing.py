@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm.data.schema.columns import Column, TargetRange
-from dperm.data.schema.entries import SchemaError, as_frame, as_numbers, decimal_of, texts
+from dperm.data.schema.entries import SchemaError, as_numbers, as_table, texts
 from dperm.data.schema.moments import ISO, moments
 from dperm.data.schema.privacy_units import row_units
 from dperm.data.schema.schema import Schema
@@ -276,7 +276,8 @@ def propose(
     each column what was seen.
     SchemaError for a target or unit that is no column, a target of one value, and for a table without a feature.
     """
-    frame = as_frame(frame)
+    read = as_table(frame)
+    frame = read.frame
     if target not in frame.columns:
         raise SchemaError(
             f"Expected target to be one of the columns {list(map(str, frame.columns[:20]))}, got {target!r}."
@@ -284,7 +285,7 @@ def propose(
         )
     if unit and (unit not in frame.columns or unit == target):
         raise SchemaError(f"Expected a unit among the other columns {list(map(str, frame.columns[:20]))}, got {unit!r}.")
-    decimal = decimal_of(frame, ".")
+    decimal = read.decimal or "."
     columns: list[Column] = []
     classes: tuple[str, ...] = ()
     target_range: TargetRange | None = None
@@ -309,7 +310,7 @@ def propose(
         missing="separate" if gaps else "middle" if untold else "error",
         unit=unit,
         proposed=True,
-        extra=frame.attrs.get("format", {}),
+        extra=dict(read.format),
         source="Proposed by looking at the data: ranges, categories and labels are not public until confirmed.",
     )
     if unit:

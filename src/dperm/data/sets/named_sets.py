@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from dperm.data.dataset import Dataset
-from dperm.data.read import read_frame
+from dperm.data.read import read_table
+from dperm.data.schema.entries import ReadTable
 from dperm.data.schema.schema import Schema
 from dperm.data.sets.downloads import fetch
 from dperm.data.untrusted_files import DataError
@@ -51,7 +52,7 @@ def load(name: str, schema: Schema | None = None) -> Dataset:
     if loader := entry.get("bundled"):
         frame = _bundled(loader, schema)
     elif entry.get("files"):
-        frame = pd.concat([_read(item, entry, schema) for item in entry["files"]], ignore_index=True)
+        frame = pd.concat([_read(item, entry, schema).frame for item in entry["files"]], ignore_index=True)
     elif "openml" in entry:
         frame = _openml(entry["openml"], name)
     else:
@@ -69,11 +70,11 @@ def _bundled(loader: str, schema: Schema) -> Any:
     return frame
 
 
-def _read(item: dict[str, Any], entry: dict[str, Any], schema: Schema) -> Any:
+def _read(item: dict[str, Any], entry: dict[str, Any], schema: Schema) -> ReadTable:
     path = fetch(item, entry["name"])
     usual = {"separator": ",", "encoding": "utf-8", "decimal": "."}
     options = {**usual, **schema.extra, "skip_lines": item.get("skip_lines", 0)}
-    return read_frame(path, replace(schema, extra=options))
+    return read_table(path, replace(schema, extra=options))
 
 
 def _openml(number: int, name: str) -> Any:

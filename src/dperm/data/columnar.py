@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dperm._memory import free_memory
-from dperm.data.readers.file_reader import TableOptions, TableReader, all_readers
-from dperm.data.schema.entries import as_frame
+from dperm.data.file_reader import TableOptions, TableReader, all_readers
+from dperm.data.schema.entries import ReadTable, as_frame
 from dperm.data.untrusted_files import CELL, DataError, Limits, parsing
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class ColumnarReader(TableReader):
         """Settings of `pyarrow.dataset` by which no more is read ahead than is asked for."""
         return {}
 
-    def read(self, path: Path, options: TableOptions) -> pd.DataFrame:
+    def read(self, path: Path, options: TableOptions) -> ReadTable:
         """The whole table, once it is known how much memory that takes."""
         if self.has_parts(path):
             StoredTable(path, self).refuse_beyond_memory()
@@ -65,7 +65,7 @@ class ColumnarReader(TableReader):
         # else lengths and places in it are believed, and memory beside it is read; and texts that are no UTF-8 are found later
         table.validate(full=True)
         Limits.current().refuse_memory(entry_bytes(table), path.stat().st_size)
-        return as_frame(table)
+        return ReadTable(as_frame(table), "")
 
 
 def columnar_reader(path: Path) -> ColumnarReader:

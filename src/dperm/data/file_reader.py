@@ -1,8 +1,9 @@
-"""The family of readers: each states the endings and first bytes of its files, and reads them. A module here adds to it."""
+"""The family of readers: each states the endings and first bytes of its files, and reads them. Files in `readers/` add to it."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import pkgutil
 import re
@@ -11,18 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import ModuleType
+from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from dperm._family import members
 from dperm._memory import free_memory
-from dperm.data.readers.decoding import read_bytes
+from dperm.data.decoding import read_bytes
+from dperm.data.schema.entries import ReadTable
 from dperm.data.untrusted_files import DataError, parsing
 
-if TYPE_CHECKING:
-    import pandas as pd
-
+#: how a missing value is written, beside what a schema's format says
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "#NULL!", r"\N")
 _FIRST = 100_000  # bytes, decompressed, in which a first line ends
 
 
@@ -43,6 +44,25 @@ class TableOptions:
     stated: Mapping[str, Any] = field(default_factory=dict[str, Any])
     names: Sequence[Sequence[str]] = ()
     values: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+
+    def marks(self, column: str, decimal: str = ".") -> set[str]:
+        """How missing values are written in this column: the usual marks, and those stated, a number in any way that it may be;
+        but for what is a category there, such as NA for Namibia."""
+        marks = set[str](MISSING)
+        stated = self.stated.get("missing", ())
+        for mark in listed(stated):
+            text = str(mark).strip()
+            marks.add(text)
+            if plain := re.fullmatch(r"([+-]?\d+)(\.0*)?", text):
+                marks |= {plain[1] + end for end in ("", f"{decimal}0", f"{decimal}00")}
+            elif not isinstance(mark, str):
+                marks.add(text.replace(".", decimal))
+        return marks - set(self.values.get(column, ()))
+
+
+def listed(stated: Any) -> Sequence[Any]:
+    """What is stated once or as a list, as a list."""
+    return stated if isinstance(stated, list | tuple) else [stated]
 
 
 @dataclass(frozen=True)
@@ -90,12 +110,20 @@ class FileReader(ABC):
 
 
 class TableReader(FileReader):
-    """Files of tables with named columns."""
+    """Files of tables with named columns.
+
+    Attributes
+    ----------
+    options : tuple of str
+        Which of `TableOptions.stated` `read` follows: files for which others are stated are refused.
+    """
+
+    options: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
-    def read(self, path: Path, options: TableOptions) -> pd.DataFrame:
-        """The whole table. In `attrs` it may say in words how it was read, as "written" or "sheet", the "decimal" mark of its
-        texts, and by which "format" another file of the same making is to be read."""
+    def read(self, path: Path, options: TableOptions) -> ReadTable:
+        """The whole table, with what was found out or chosen to read it. Entries of texts are texts, and missing where they are
+        one of `options.marks`."""
 
 
 class ArrayReader(FileReader):
@@ -111,12 +139,28 @@ class ArrayReader(FileReader):
 
 @cache
 def all_readers() -> tuple[FileReader, ...]:
-    """One of each kind that dperm knows."""
-    folder = Path(__file__).parent
-    for module in pkgutil.iter_modules([str(folder)]):
-        importlib.import_module(f"dperm.data.readers.{module.name}")
-    kinds: list[type[FileReader]] = [*members(TableReader), *members(ArrayReader)]
-    return tuple(sorted((kind() for kind in kinds), key=lambda reader: reader.title))
+    """One of each kind that dperm knows: of the classes in `readers/`. TypeError for a file there that has none."""
+    names = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent / "readers")])]
+    found = [reader for name in names for reader in readers_in(importlib.import_module(f"dperm.data.readers.{name}"))]
+    return tuple(sorted(found, key=lambda reader: reader.title))
+
+
+def readers_in(module: ModuleType) -> list[FileReader]:
+    """One of each kind that a file of `readers/` has: of its classes whose names do not begin with _. TypeError, in a sentence
+    that begins with the file, for one that has none, and for a kind that lacks something."""
+    file = f"data/readers/{module.__name__.rpartition('.')[2]}.py"
+    own = [kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__]
+    kinds = [kind for kind in own if issubclass(kind, FileReader) and not kind.__name__.startswith("_")]
+    if not kinds:
+        raise TypeError(f"{file}: expected a class below TableReader, ColumnarReader or ArrayReader.")
+    for kind in kinds:
+        bases = [base for base in kind.__mro__ if issubclass(base, FileReader)]
+        stated = [name for base in bases for name in inspect.get_annotations(base) if name not in vars(base)]
+        lacking = [*sorted(kind.__abstractmethods__), *(name for name in stated if not getattr(kind, name, None))]
+        if lacking or not issubclass(kind, TableReader | ArrayReader):
+            what = " and ".join(lacking) or "a base that is TableReader, ColumnarReader or ArrayReader"
+            raise TypeError(f"{file}: expected {kind.__name__} to have {what}.")
+    return [kind() for kind in kinds]
 
 
 def reader_of(path: Path, *, text: bool = False) -> FileReader:
