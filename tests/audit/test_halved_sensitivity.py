@@ -26,10 +26,10 @@ from helpers.halving import asked, is_found, places, places_in, places_of
 
 #: Places that no entry of the catalogue reaches: the tests that halve the sensitivity there …
 ELSEWHERE = {
-    "data/schema_search/private_search.py": "data/test_finding.py",
+    "data/schema_search/private_search.py": "data/schema_search/test_finding.py",
     "estimators/search.py": "estimators/test_search.py",
     "report/released.py": "report/test_released.py",
-    "torch/features/channel_normalisation.py": "torch/test_normalisation.py",
+    "torch/features/channel_normalisation.py": "torch/features/test_normalisation.py",
 }
 #: … and what is only claimed to be private.
 CLAIMED = {"published/pidp_sgd.py", "published/m_ngp.py"}
