@@ -163,20 +163,23 @@ def fields(instance: Any) -> None:
         if optional and value is None:
             continue
         checked = rule(name, value)
-        if rule is integer or type(value) not in (int, float):  # what else is a number may be another one later
+        # other objects that pass for numbers could change after they were checked
+        if rule is integer or type(value) not in (int, float):
             object.__setattr__(instance, name, checked)
 
 
 @functools.cache
 def _rules(kind: type) -> list[tuple[str, Callable[[str, Any], Any], bool]]:
-    """Of fields whose type has a check: the field, the check, and whether None will do."""
+    """The field, its check, and whether it may be None: for each field whose type has a check."""
     found: list[tuple[str, Callable[[str, Any], Any], bool]] = []
     names = {field.name for field in dataclasses.fields(kind)}
     for base in kind.__mro__:
         for name, hint in _own_hints(base).items():
             parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
             said = [item for part in parts if typing.get_origin(part) is Annotated for item in part.__metadata__]
-            checks = [item for item in said if getattr(item, "__module__", None) == __name__]  # others' words are others'
+            checks = [
+                item for item in said if getattr(item, "__module__", None) == __name__
+            ]  # metadata of other libraries is not ours to read
             if name in names and checks:
                 found.append((name, checks[0], type(None) in parts))
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pytest
@@ -33,6 +33,9 @@ from dperm.mechanisms import (
 )
 from dperm.objectives import Huber, Logistic, Softmax, Squared, Task
 from dperm.privacy import Provenance, Relation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 TASK = Task(loss=Logistic(), features=3, classes=2, public_size=1000)
 BUDGET = Budget(1e-5, 1.0)
@@ -215,7 +218,7 @@ class Restated(OutputPerturbation):
 
     strong_convexity: Annotated[float, "in units of its own"] = 1.0
     note: Annotated[str, "what it is for", 3] = ""
-    shape: Unheard | None = None  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore
+    shape: Sequence[int] | None = None  # a name that type checkers alone know
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

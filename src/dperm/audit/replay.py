@@ -146,7 +146,7 @@ class _Played:
             self.findings.setdefault(finding.kind, []).append(f"on {pair.name}, {finding.text}")
 
     def details(self, pairs: Sequence[Pair]) -> dict[str, Any]:
-        """What a result says beside its verdict; what noise and draws of all pairs show together joins the findings."""
+        """The details of a result, beside its verdict. Findings about the noise and the draws of all pairs together are added."""
         tested = DrawsTested.of(self.draws)
         for finding in (*noise_findings(self.noise), *tested.findings):
             self.findings.setdefault(finding.kind, []).append(finding.text)
@@ -376,7 +376,10 @@ def _differences(
     *,
     minimisers: bool,
 ) -> tuple[dict[str, float], list[Finding]]:
-    """What two runs of the same releases tell apart: their queries, what leaves them, and their warnings."""
+    """The differences between two runs with the same releases, as movements by kind and as findings.
+
+    They are looked for in the queries, in what the runs return, and in their warnings.
+    """
     findings: list[Finding] = []
     (same, one, mine_warned), (forced, other, theirs_warned) = runs
     named = training.minimisations if minimisers else None

@@ -18,7 +18,7 @@ def add_commands(app: typer.Typer, module: ModuleType) -> None:
     name = module.__name__.rpartition(".")[2]
     file = f"cli/commands/{name}.py"
     if not module.__doc__:
-        raise TypeError(f"{file}: expected a docstring that says what it is for.")
+        raise TypeError(f"{file}: expected a module docstring, which describes the command.")
     public = [run for run in vars(module).values() if inspect.isfunction(run) and run.__module__ == module.__name__]
     found = {run.__name__: run for run in public if not run.__name__.startswith("_")}
     if name in found and len(found) > 1:
@@ -70,7 +70,7 @@ def _with_options(run: Callable[..., None], file: str) -> Callable[..., None]:
         inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=_default(each), annotation=hints[each.name])
         for each in fields(options)
     ]
-    setattr(with_options, "__signature__", inspect.Signature(parameters))  # noqa: B010
+    vars(with_options)["__signature__"] = inspect.Signature(parameters)
     return with_options
 
 

@@ -45,7 +45,7 @@ STATED |= {"line_breaks": False, "of_nobody": 1}
 def workbook(frame: pd.DataFrame, path: Path) -> None:
     book = openpyxl.Workbook()
     for row in [list(frame.columns), *frame.to_numpy().tolist()]:
-        book.active.append(row)  # type: ignore[union-attr]
+        book.worksheets[0].append(row)
     book.save(path)
 
 

@@ -97,7 +97,7 @@ def audit(asked: AuditOptions) -> None:
 
 @dataclass(frozen=True)
 class _Target:
-    """What is attacked: a training, or a network (None), with the model and the certificate that it was made by, if any."""
+    """The training that is attacked, or None for a network. A saved model comes with itself and its certificate."""
 
     training: Training | None
     model: Any = None
@@ -107,7 +107,7 @@ class _Target:
 
 
 def _named(asked: AuditOptions) -> _Target:
-    """By the options alone."""
+    """The target that the options describe, without a saved model."""
     from dperm import _validate as check
 
     names = ("epsilon", "delta", "relation", "mechanism", "public_size")
@@ -119,7 +119,7 @@ def _named(asked: AuditOptions) -> _Target:
 
 
 def _saved(asked: AuditOptions, path: Path) -> _Target:
-    """By a model, beside which no settings may be stated."""
+    """The target of a saved model. ValueError for options that state its settings again."""
     names = ("epsilon", "delta", "relation", "mechanism", "public_size", "kind", "features", "classes")
     given = [name.replace("kind", "model").replace("_", "-") for name in names if getattr(asked, name) is not None]
     if given:
