@@ -598,14 +598,18 @@ def continued(
     log = SpendLog(tmp_path / "log.db")
     first = Channel(SystemSource(Randomness.fixed(1)), log=log)
     first.charge(made.event(OBJECTIVE.relation), "test", continuable=True)
-    for part, note in parts:
-        first.allow(part, note)
+    for part, note in parts:  # each of a copy of the run
+        copy = Channel(SystemSource(Randomness.fixed(1)), log=log)
+        copy.resume(first.charge_id, made.event(OBJECTIVE.relation))
+        # steps are the last ones of their epoch
+        starts = (note["epoch"]["epoch"] + 1) * made.steps_per_epoch - part.count if note["what"] == "steps" else None
+        copy.allow(part, note, first=starts)
     recorder = Recorder(SystemSource(Randomness.fixed(2)))
     channel = Channel(recorder, log=log)
     channel.resume(first.charge_id, made.event(OBJECTIVE.relation))
     channel.reserve(made.steps, made.steps)
     gradients = made.gradients(OBJECTIVE, OBJECTIVE.records(ROWS, LABELS), channel)
-    state = {"spent": {}, "charge_id": first.charge_id, "clipping_norm": 0.3, "epochs": []}
+    state = {"spent": {}, "charge_id": first.charge_id, "charged_from": 0, "clipping_norm": 0.3, "epochs": []}
     gradients.restore(state, {})
     return channel, gradients, recorder
 

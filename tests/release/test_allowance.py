@@ -259,61 +259,114 @@ def test_hidden_steps_of_a_filter_are_not_opened_again(tmp_path: Path) -> None:
     log, whole = SpendLog(tmp_path / "log.db"), FilteredRdp(2.0, 100.0, HIDDEN.relation)
     first = Channel.open(0, log=log)
     charge = first.charge(whole, "test", continuable=True)
-    first.allow(HIDDEN)
+    first.allow(HIDDEN, first=0)
+    first.reserve(HIDDEN.releases, HIDDEN.releases)
     first.release(QUERY, HiddenNoise(1.0, 2.0))
     first.release(QUERY, LastIterateNoise(1.0, 2.0))
     again = Channel.open(0, log=log)
     again.resume(charge, whole)
     with pytest.raises(UnpaidReleaseError, match="iterates are hidden"):
-        again.reopen(HIDDEN)
+        again.reopen(HIDDEN, 0)
 
 
-def test_a_part_that_this_channel_was_allowed_is_not_reopened_by_it(tmp_path: Path) -> None:
-    """It is open already: a part that the log holds once is released once, also by one who has steps to spare."""
-    log, part = SpendLog(tmp_path / "log.db"), Gaussian(5.0)
+def test_of_parts_whose_steps_have_the_same_numbers_one_is_open(tmp_path: Path) -> None:
+    """By whomever, whatever the log holds: a copy of the run may have paid for them, too."""
+    log, part = SpendLog(tmp_path / "log.db"), SelfComposed(Gaussian(9.0), 3)
+    channels = [Channel.open(log=log) for _ in range(2)]
+    charge = channels[0].charge(FilteredRdp(8.0, 2.0), "test", continuable=True)
+    channels[0].allow(part, first=0)
+    channels[1].resume(charge, FilteredRdp(8.0, 2.0))
+    channels[1].allow(part, first=2)
+    for channel, begins in zip(channels, (0, 2), strict=True):
+        for first in (0, 2):
+            with pytest.raises(UnpaidReleaseError, match="open already"):
+                channel.reopen(part, first)
+        channel.reserve(1, 9, done=begins)
+        channel.release(QUERY, GaussianNoise(1.0, 9.0))
+        with pytest.raises(UnpaidReleaseError, match="call reserve first"):
+            channel.release(QUERY, GaussianNoise(1.0, 9.0))
+    channels[1].allow(part, first=5)  # later steps
+    for first, other in ((1, part), (0, SelfComposed(Gaussian(9.0), 2))):
+        with pytest.raises(UnpaidReleaseError, match="holds no part"):
+            channels[1].reopen(other, first)
+
+
+def test_a_part_without_steps_is_not_opened_again(tmp_path: Path) -> None:
+    log, whole, part = SpendLog(tmp_path / "log.db"), FilteredRdp(8.0, 2.0), Gaussian(9.0)
     first = Channel.open(log=log)
-    charge = first.charge(FilteredRdp(8.0, 2.0), "test", continuable=True)
+    charge = first.charge(whole, "test", continuable=True)
     first.allow(part)
-    with pytest.raises(UnpaidReleaseError, match="not open already"):
-        first.reopen(part)
+    first.release(QUERY, GaussianNoise(1.0, 9.0))
     again = Channel.open(log=log)
-    again.resume(charge, FilteredRdp(8.0, 2.0))
-    again.allow(part)  # a second one
-    again.reopen(part)  # the first one's
-    with pytest.raises(UnpaidReleaseError, match="not open already"):
-        again.reopen(part)
-    again.reserve(5, 9)
-    for _ in range(2):
-        again.release(QUERY, GaussianNoise(1.0, 5.0))
-    with pytest.raises(UnpaidReleaseError, match="not paid for"):
-        again.release(QUERY, GaussianNoise(1.0, 5.0))
+    again.resume(charge, whole)
+    with pytest.raises(UnpaidReleaseError, match="holds no part"):
+        again.reopen(part, 0)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_whatever_is_asked_in_whatever_order_no_more_leaves_than_was_charged(seed: int) -> None:
-    """Claims and grants of chance, of a run that goes on: of each kind no more is taken than was charged, and of all of them
-    together no more than steps were granted."""
+CLAIMS = {
+    Gaussian(2.0): Paid("gaussian", 2.0),
+    PureDP(0.5): Paid("pure", 0.5),
+    PoissonSampled(0.25, Gaussian(3.0)): Paid("gaussian", 3.0, 0.25),
+    ExponentialMechanism(0.5): Paid("choice", 0.5),
+}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whoever_asks_in_whatever_order_each_step_pays_for_what_the_event_names_at_its_number(seed: int) -> None:
+    """Claims, and grants of numbers, of chance, by three processes of one run: together they release of each kind no more than
+    the event names at the numbers that they were granted; and each of them that, if it asks for long enough."""
     rng = np.random.default_rng(seed)
-    parts = [Gaussian(2.0), PureDP(0.5), PoissonSampled(0.25, Gaussian(3.0)), ExponentialMechanism(0.5)]
-    counts = rng.integers(1, 4, size=len(parts)).tolist()
-    event = Composed(tuple(SelfComposed(part, count) for part, count in zip(parts, counts, strict=True)))
-    allowance = Allowance()
-    allowance.open(event, again=True)
-    allowance.draws(Poisson(0.25))
-    claims = [Paid("gaussian", 2.0), Paid("pure", 0.5), Paid("gaussian", 3.0, 0.25), Paid("choice", 0.5), Paid("gaussian", 3.0)]
-    taken, granted = Counter[Paid](), 0
-    for _ in range(60):
-        if rng.random() < 0.3:
-            granted += 1
-            allowance.grant(granted, 1)
-        claim = claims[int(rng.integers(len(claims)))]
-        try:
-            allowance.take(claim)
-            taken[claim] += 1
-        except UnpaidReleaseError:
-            pass
-        assert taken.total() <= granted
-    assert [taken[claim] for claim in claims] == [*counts, 0]
+    names = list(CLAIMS)
+
+    def nested(depth: int) -> tuple[Event, list[Event]]:
+        """An event of chance, and what it names, one after another."""
+        if not depth:
+            event = names[int(rng.integers(len(names)))]
+            return event, [event]
+        parts = [nested(int(rng.integers(depth))) for _ in range(rng.integers(1, 4))]
+        times = int(rng.integers(1, 4))
+        return SelfComposed(Composed(tuple(event for event, _ in parts)), times), [
+            leaf for _, all in parts for leaf in all
+        ] * times
+
+    event, order = nested(3)
+    runs = [Allowance() for _ in range(3)]
+    for run, again in zip(runs, (False, True, True), strict=True):
+        run.open(event, continuable=True, again=again)
+        run.draws(Poisson(0.25))
+    taken, granted = [Counter[Paid]() for _ in runs], [Counter[Paid]() for _ in runs]
+    number = 0
+    while number < len(order):
+        who = int(rng.integers(len(runs)))
+        steps = int(rng.integers(1, 6))
+        runs[who].grant(number, min(steps, len(order) - number))
+        granted[who].update(CLAIMS[leaf] for leaf in order[number : number + steps])
+        number += steps
+        for _ in range(200):
+            who, claim = int(rng.integers(len(runs))), list(CLAIMS.values())[int(rng.integers(len(CLAIMS)))]
+            try:
+                runs[who].take(claim)
+                taken[who][claim] += 1
+            except UnpaidReleaseError:
+                assert taken[who][claim] == granted[who][claim]
+        assert taken == granted
+
+
+def test_a_run_that_goes_on_releases_no_kind_again_for_a_step_of_another(tmp_path: Path) -> None:
+    """Steps were counted, whatever they released: the first kind could leave twice."""
+    log, event = SpendLog(tmp_path / "log.db"), Composed((SelfComposed(Gaussian(2.0), 3), SelfComposed(Gaussian(9.0), 3)))
+    first = Channel.open(log=log)
+    charge = first.charge(event, "test", continuable=True)
+    first.reserve(3, 6)
+    for _ in range(3):
+        first.release(QUERY, GaussianNoise(1.0, 2.0))
+    again = Channel.open(log=log)
+    again.resume(charge, event)
+    again.reserve(3, 6)
+    with pytest.raises(UnpaidReleaseError, match="names at the numbers"):
+        again.release(QUERY, GaussianNoise(1.0, 2.0))
+    for _ in range(3):
+        again.release(QUERY, GaussianNoise(1.0, 9.0))
 
 
 def test_a_channel_has_no_copies() -> None:
@@ -331,19 +384,20 @@ def test_a_replay_refuses_a_release_of_another_kind_than_was_recorded() -> None:
             Forced(recorder.recording, everyone, nobody).noisy(QUERY, noise)
 
 
-def test_parts_that_the_log_holds_are_opened_as_often_as_it_does_and_by_reserved_steps_alone() -> None:
-    """Whatever this process released before of a part of the same noise, which needed no reservation."""
+def test_a_part_with_steps_is_released_by_steps_whoever_opened_it() -> None:
+    """Whatever this process released before of a part of the same noise, which has no steps."""
     part, asked, allowance = Gaussian(5.0), Paid("gaussian", 5.0), Allowance()
     allowance.open(rdp_budget(1.0, 1e-5))
     allowance.cover_part(part)
     allowance.take(asked)
-    for step in range(2):
-        allowance.cover_part_again(part, part, logged=3)
+    for step, again in enumerate((False, True)):
+        allowance.cover_part(part, step, again=again)
         with pytest.raises(UnpaidReleaseError, match="call reserve first"):
             allowance.take(asked)
         allowance.grant(step, 1)
         allowance.take(asked)
-    with pytest.raises(UnpaidReleaseError, match="not open already"):
-        allowance.cover_part_again(part, part, logged=3)
+    with pytest.raises(UnpaidReleaseError, match="open already"):
+        allowance.cover_part(part, 1, again=True)
+    allowance.grant(2, 1)
     with pytest.raises(UnpaidReleaseError, match="not paid for"):
         allowance.take(asked)

@@ -29,6 +29,7 @@ from dperm.privacy import (
     Relation,
     SelfComposed,
 )
+from dperm.privacy.events import steps_of
 from dperm.release import (
     Channel,
     CountNoise,
@@ -338,9 +339,9 @@ def test_a_release_beside_epochs_begins_none_of_them_in_a_run_that_goes_on(besid
     log, event = SpendLog(tmp_path / "log.db"), Composed((beside, sampler.event(Gaussian(1.0), 0, 8)))
     first = Channel.open(log=log)
     charge = first.charge(event, "test", continuable=True)
-    first.reserve(3, 8)
+    first.reserve(3, 8 + steps_of(beside))
     again = continued(log, charge, event)
-    assert again.reserve(5, 8) == (3, 8)
+    assert again.reserve(5 + steps_of(beside), 8 + steps_of(beside)) == (3, 8 + steps_of(beside))
 
     def begin() -> None:
         next(iter(again.draw(sampler, 10, 4)))
@@ -380,7 +381,7 @@ def test_epochs_that_are_reserved_one_by_one_are_all_released_whoever_goes_on(le
 
 
 def test_a_run_that_goes_on_after_more_steps_than_epochs_have_begins_none(tmp_path: Path) -> None:
-    """Which steps were those of an epoch nobody knows: all epochs may have been begun."""
+    """All of them were."""
     sampler = BallsAndBins(4)
     log = SpendLog(tmp_path / "log.db")
     event = Composed((sampler.event(Gaussian(1.0), 0, 8), SelfComposed(Gaussian(9.0), 100)))
@@ -390,7 +391,7 @@ def test_a_run_that_goes_on_after_more_steps_than_epochs_have_begins_none(tmp_pa
     again = continued(log, charge, event)
     again.reserve(20, 108)
     next(iter(again.draw(sampler, 10, 4)))
-    with pytest.raises(UnpaidReleaseError, match="drawn anew"):
+    with pytest.raises(UnpaidReleaseError, match="not paid for"):
         again.release(QUERY, GaussianNoise(1.0, 1.0, 0.25))
     again.release(QUERY, GaussianNoise(1.0, 9.0))
 
@@ -421,7 +422,8 @@ def test_parts_of_a_split_and_linear_terms_are_not_released_again_by_a_run_that_
     with pytest.raises(UnpaidReleaseError, match="are not paid for"):
         first.split(split, members)
     again = continued(log, charge, whole)
-    again.reopen(split)
+    with pytest.raises(UnpaidReleaseError, match="holds no part"):
+        again.reopen(split, 0)
     with pytest.raises(UnpaidReleaseError, match="are not paid for"):
         again.split(split, members)
 
@@ -450,7 +452,7 @@ def test_parts_are_written_where_they_are_kept_and_only_there(tmp_path: Path) ->
             channel.allow(Gaussian(5.0))
         for _ in range(2):
             channel.release(QUERY, GaussianNoise(1.0, 5.0))
-        assert [event for event, _ in log.parts(charge)] == ([Gaussian(5.0)] * 2 if keeps else [])
+        assert [part.event for part in log.parts(charge)] == ([Gaussian(5.0)] * 2 if keeps else [])
 
 
 def test_a_run_that_goes_on_reserves_what_was_paid_before_and_nothing_else(tmp_path: Path) -> None:
@@ -458,16 +460,16 @@ def test_a_run_that_goes_on_reserves_what_was_paid_before_and_nothing_else(tmp_p
     log, whole = SpendLog(tmp_path / "log.db"), FilteredRdp(8.0, 2.0)
     first = Channel.open(log=log)
     charge = first.charge(whole, "test", continuable=True)
-    first.allow(Gaussian(5.0))
+    first.allow(Gaussian(5.0), first=0)
     again = continued(log, charge, whole)
-    again.reopen(Gaussian(5.0))
+    again.reopen(Gaussian(5.0), 0)
     with pytest.raises(UnpaidReleaseError, match="call reserve first"):
         again.release(QUERY, GaussianNoise(1.0, 5.0))
     again.reserve(1, 2)
     again.release(QUERY, GaussianNoise(1.0, 5.0))
     again.allow(Gaussian(5.0))
     again.release(QUERY, GaussianNoise(1.0, 5.0))
-    assert [part for part, _ in log.parts(charge)] == [Gaussian(5.0)] * 2
+    assert [(part.event, part.first) for part in log.parts(charge)] == [(Gaussian(5.0), 0), (Gaussian(5.0), None)]
 
 
 def test_what_is_charged_beside_a_filter_needs_no_part_of_it() -> None:

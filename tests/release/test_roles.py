@@ -110,7 +110,7 @@ def test_a_charger_s_runs_go_on(stays: Ledger) -> None:
     assert [alice.reserve(run, 5, 12) for _ in range(4)] == [(0, 5), (5, 10), (10, 12), (12, 12)]
     assert alice.add_part(run, Gaussian(9.0), Price("x", 1.0, 1.5), spent=0.0, note={}) == 1.0
     assert alice.add_part(run, Gaussian(9.0), Price("x", 1.0, 1.5), spent=0.0, note={}) is None
-    assert alice.parts(run) == [(Gaussian(9.0), {})]
+    assert alice.parts(run) == [(Gaussian(9.0), {}, None)]
     assert alice.verify() == 6
 
 

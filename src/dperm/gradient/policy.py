@@ -61,7 +61,8 @@ class Policy(ABC):
 
     @abstractmethod
     def event(self, relation: Relation, start: int = 0, stop: int | None = None) -> Event:
-        """What the whole run costs under `relation`, or its steps from `start` up to, not including, `stop`."""
+        """What the whole run costs under `relation`, or its steps from `start` up to, not including, `stop`; in the order of the
+        steps, by which an interrupted run goes on."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:

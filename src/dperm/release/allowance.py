@@ -6,13 +6,13 @@ What holds, whatever is asked in whatever order:
 2. A release is taken from what is left of an event that names it: its kind, its noise to nine digits, the rate at which its
    records were drawn and how. What several claims pay for together is taken together or not at all.
 3. An event covers as many releases as it counts. What is used up is gone; a copy in another process covers nothing.
-4. What a charge covers of a run that may be continued is released only for a step that the spend log reserved, one for one,
-   by the first run as by those that go on with it; so is a part that is opened again. Linear terms and the parts of a split
-   have no steps: they are not covered again.
+4. A run that may be continued releases steps, by their numbers: each is one release, a number is reserved in the spend log once,
+   for the first run or for one that goes on with it, and pays for the release that the event names at its place. Parts of a
+   filter's budget have numbers, too, where they are steps. What has no number is released by the first run alone: linear terms,
+   the parts of a split, and parts of a filter's budget beside the steps.
 5. Steps whose draws are made, and charged, together begin as many periods as were charged, whoever goes on with the run.
 6. Of steps that are charged as hidden, one iterate of each run leaves.
-7. A part of a filter's budget covers what it pays for once the filter has taken it. A part that the log holds is opened once,
-   by the one who wrote it or by one who goes on with the run.
+7. A part of a filter's budget covers what it pays for once the filter has taken it. Of parts whose numbers overlap one is open.
 
 The allowance sees neither data nor noise. Who writes charges to disk, and who makes the noise: `dperm.release.channel`.
 """
@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from itertools import chain
 
 from dperm.privacy.accountants.privacy_filters import Filter, ProfileFilter, filter_of
-from dperm.privacy.events import Disjoint, Event, Paid, leaves
+from dperm.privacy.events import Disjoint, Event, Paid, leaves, paid_steps, steps_of
 from dperm.release.draws import Draw
 
 _SAME = 1e-9  # relative difference within which two noise levels are the same number
@@ -43,11 +44,11 @@ class Allowance:
         self.event: Event | None = None
         self.filter: Filter | None = None
         self._process = os.getpid()
-        self._left: Counter[Claim] = Counter()
-        self._by_step: Counter[Claim] = Counter()  # of what is left, how much may also be another's, who goes on with the run
+        self._left: Counter[Claim] = Counter()  # what is released without a number
+        self._granted: Counter[Claim] = Counter()  # what reserved steps pay for
+        self._steps: list[tuple[int, Event]] = []  # events whose releases are steps, each with the number of its first
+        self._reserved: list[tuple[int, int]] = []  # first numbers, and those after the last
         self._continued = False  # whether the run was interrupted
-        self._granted = 0  # reserved steps, for which that is released
-        self._parts: Counter[Event] = Counter()  # of a filter, as often as they were opened here
         self._drawn: Draw | None = None
         self._periods: Counter[Claim] = Counter()  # that may begin, of draws that are charged together
         self._most_periods: int | None = None  # that may begin in all, in a run that goes on
@@ -60,39 +61,40 @@ class Allowance:
         self.event, self._continued = event, again
         self.filter = filter_of(event)
         if not isinstance(self.filter, ProfileFilter):  # the places of one are taken one by one, as parts
-            self.cover(event, by_step=continuable or again, again=again)
+            self._cover(event, first=0 if continuable or again else None, again=again)
 
     def refuse_second_charge(self) -> None:
         """UnpaidReleaseError where a charge was made."""
         if self.event is not None:
             raise UnpaidReleaseError("A channel is charged once; open a new one for another run.")
 
-    def cover(self, event: Event, *, by_step: bool = False, again: bool = False) -> None:
-        """Add what `event` pays for, which was charged or taken by the filter; `by_step`: for steps that are reserved."""
+    def cover_part(self, part: Event, first: int | None = None, *, again: bool = False) -> None:
+        """Add a part that the filter took, whose steps are numbered from `first` on; `again`: before an interruption."""
+        self._cover(part, first, again)
+
+    def _cover(self, event: Event, first: int | None, again: bool) -> None:
+        """Add what `event` pays for, which was charged or taken by the filter."""
+        if first is not None:
+            self._cover_steps(event, first)
         for leaf, count in leaves(event).items():
             paid = leaf.pays_for
             if isinstance(leaf, Disjoint) or (paid is not None and paid.kind == "objective"):
                 self._left[leaf] += 0 if again else count
             elif paid is not None:
-                self._left[paid] += count * leaf.releases
-                if by_step:
-                    self._by_step[paid] += count * leaf.releases
+                self._left[paid] += count * leaf.releases if first is None else 0
                 if paid.draw and leaf.releases > 1:
                     self._periods[paid] += count
                 if paid.kind == "hidden":
                     self._left[paid._replace(kind="last")] += count
 
-    def cover_part(self, part: Event) -> None:
-        """Add a part that the filter took."""
-        self._parts[part] += 1
-        self.cover(part)
-
-    def cover_part_again(self, part: Event, last: Event, logged: int) -> None:
-        """Add the `last` releases of a part that the log holds `logged` times, unless all of these are open already."""
-        if self._parts[part] >= logged:
-            raise UnpaidReleaseError(f"The spend log holds no part {part} of this charge that is not open already.")
-        self._parts[part] += 1
-        self.cover(last, by_step=True, again=True)
+    def _cover_steps(self, event: Event, first: int) -> None:
+        """Add the steps of `event` that were, or will be, reserved. UnpaidReleaseError where steps of their numbers are open."""
+        stop = first + steps_of(event)
+        if any(first < begun + steps_of(other) and begun < stop for begun, other in self._steps):
+            raise UnpaidReleaseError(f"Steps {first} to {stop} of this charge are open already.")
+        self._steps.append((first, event))
+        for begun, ended in self._reserved:
+            self._granted += paid_steps(event, begun - first, ended - first)
 
     def draws(self, draw: Draw) -> None:
         """Records are drawn anew, by this rule, for the releases that follow."""
@@ -105,7 +107,9 @@ class Allowance:
 
     def grant(self, first: int, steps: int) -> None:
         """Steps of the run, from its step `first` on, were reserved in the log."""
-        self._granted += steps
+        self._reserved.append((first, first + steps))
+        for begun, event in self._steps:
+            self._granted += paid_steps(event, first - begun, first - begun + steps)
         if self._continued and self._periods and self._most_periods is None:  # those that were begun before are gone
             assert self.event is not None
             period = max(leaf.releases for leaf in leaves(self.event))
@@ -118,19 +122,12 @@ class Allowance:
             raise UnpaidReleaseError("This channel was opened by another process, which may release what it paid for.")
         paying = [self._covering(claim) for claim in claims]
         for claim, count in Counter(paying).items():
-            if count > self._left[claim]:
+            if count > self._left[claim] + self._granted[claim]:
                 raise UnpaidReleaseError(f"{_described(claim)} not paid for {count} times by {self.event}.")
-        steps = sum(self._by_step[claim] > 0 for claim in paying)
-        if steps > self._granted:
-            raise UnpaidReleaseError(
-                "A run that may be continued releases steps that it reserved, and no others: call reserve first."
-            )
         for claim in paying:
             self._go_on_in_period(claim)
         for claim in paying:
-            self._by_step[claim] -= self._by_step[claim] > 0
-            self._left[claim] -= 1
-        self._granted -= steps
+            (self._left if self._left[claim] else self._granted)[claim] -= 1
 
     def _covering(self, claim: Claim) -> Claim:
         """What is left that pays for a claim, with how its records were drawn."""
@@ -139,10 +136,16 @@ class Allowance:
                 drawn = self._drawn and self._drawn.rate
                 raise UnpaidReleaseError(f"A release claims the sampling rate {claim.rate:g}, but records were drawn at {drawn}.")
             claim = claim._replace(draw=self._drawn.key)
-        found = next((held for held, count in self._left.items() if count and _pays(held, claim)), None)
-        if found is None:
-            raise UnpaidReleaseError(f"{_described(claim)} not paid for by {self.event}.")
-        return found
+        held = chain(self._left.items(), self._granted.items())
+        found = next((claimed for claimed, count in held if count and _pays(claimed, claim)), None)
+        if found is not None:
+            return found
+        if any(leaf.pays_for is not None and _pays(leaf.pays_for, claim) for _, event in self._steps for leaf in leaves(event)):
+            raise UnpaidReleaseError(
+                f"{_described(claim)} not paid for by a step that is reserved. A run that may be continued releases what its "
+                "event names at the numbers of the steps that it reserved, and no others: call reserve first."
+            )
+        raise UnpaidReleaseError(f"{_described(claim)} not paid for by {self.event}.")
 
     def _go_on_in_period(self, claim: Claim) -> None:
         """Of steps that are drawn, and charged, together: a draw that starts anew starts a period that must be paid for."""

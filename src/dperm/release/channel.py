@@ -4,7 +4,7 @@
        │                                  ▲
        ├─── charge(filter) ──► allow(part) ┘  … and again, as long as the filter takes the part
        │
-       └─── resume(id) ──► reserve(steps) ──► as many of the releases above as were reserved
+       └─── resume(id) ──► reserve(steps) ──► what the event names at the numbers of these steps
                 └─ of a filter: reopen(part) first, or allow(part)
 
 The charge is written to the spend log before the door opens; so are parts and steps, in runs that may be continued. What it
@@ -24,11 +24,11 @@ from dperm._random import Randomness
 from dperm._types import Array
 from dperm.privacy.accountants.privacy_filters import Filter, Price, filter_of
 from dperm.privacy.certificates.assumptions import Provenance
-from dperm.privacy.events import Disjoint, Event, SelfComposed, chosen_on_the_way, leaves, relation_of
+from dperm.privacy.events import Disjoint, Event, chosen_on_the_way, leaves, relation_of, steps_of
 from dperm.release.allowance import Allowance, UnpaidReleaseError
 from dperm.release.draws import Coin, Draw, Indices
 from dperm.release.foreseen import stop_where_foreseen
-from dperm.release.ledger import SpendLog
+from dperm.release.ledger import Part, SpendLog
 from dperm.release.noise import Noise
 from dperm.release.source import Source, SystemSource, provenance_of
 
@@ -152,13 +152,12 @@ class Channel:
 
     def reserve(self, steps: int, limit: int, done: int = 0) -> tuple[int, int]:
         """Take the next `steps` of this run's `limit` steps before drawing for them; see `SpendLog.reserve`. A step is one
-        release."""
+        release: what the event that was charged, or a part of a filter's budget, names at its number."""
         charge_id, event = self._own_charge(), self.event
         assert event is not None
-        paid = sum(
-            count * leaf.releases for leaf, count in leaves(event).items() if leaf.pays_for and leaf.pays_for.kind != "objective"
-        )
-        if limit > paid and not chosen_on_the_way(event):  # a filter's parts are reopened one by one, as the log has them
+        if limit > (paid := steps_of(event)) and not chosen_on_the_way(
+            event
+        ):  # a filter's parts are reopened one by one, as the log has them
             raise UnpaidReleaseError(f"The charge pays for {paid} releases, not for {limit}.")
         taken = self.log.reserve(charge_id, steps, limit, done)
         if taken is None:
@@ -167,11 +166,13 @@ class Channel:
             self._allowance.grant(taken[0], taken[1] - taken[0])
         return taken
 
-    def allow(self, event: Event, note: Mapping[str, Any] | None = None) -> None:
+    def allow(self, event: Event, note: Mapping[str, Any] | None = None, *, first: int | None = None) -> None:
         """Open the door for a part that was chosen after an earlier release, under the filter that was charged.
 
         Whatever the choice depended on, the filter must take the part: checked here. BudgetExceeded where it has too little
-        left. `note` goes to the spend log with the part: public, what a continued run needs to know.
+        left. `note` goes to the spend log with the part: public, what a continued run needs to know. So does `first`, the number
+        of the part's first step among those of the charge: a run that may be continued reserves these steps, and another may go
+        on with them by `reopen`. Without it the part is this run's alone, and needs no steps.
         """
         if relation_of(event) is not relation_of(self.event or event):
             raise UnpaidReleaseError("The part and what was charged are about different neighbours.")
@@ -180,11 +181,11 @@ class Channel:
         if chosen_on_the_way(event):
             raise UnpaidReleaseError(f"A part of a filter's budget cannot be a budget itself: {event}.")
         with self._lock:
-            self._filtered(self.filter, event, note or {})
+            self._filtered(self.filter, event, note or {}, first)
             self._source.admitted(event)
-            self._allowance.cover_part(event)
+            self._allowance.cover_part(event, first if self._keeps_parts else None)
 
-    def _filtered(self, held: Filter, event: Event, note: Mapping[str, Any]) -> None:
+    def _filtered(self, held: Filter, event: Event, note: Mapping[str, Any], first: int | None) -> None:
         if not self._keeps_parts:
             held.charge(event)
             return
@@ -195,29 +196,26 @@ class Channel:
             price = held.price(event)
             if price == refused:
                 raise held.refusal(price)
-            total = log.add_part(charge_id, event, price, spent=held.accounts.get(price.account, 0.0), note=note)
+            spent = held.accounts.get(price.account, 0.0)
+            total = log.add_part(charge_id, event, price, spent=spent, note=note, first=first)
             if total is not None:
                 held.know({price.account: total})
                 return
             refused = price  # unless a copy was faster, and there is another place
 
-    def parts(self) -> list[tuple[Event, Mapping[str, Any]]]:
-        """What the spend log says of this run's filter: the parts admitted so far, by any copy, with their notes. A channel that
-        `split` made has none: its filter is held in memory, for a run that was split is not continued."""
+    def parts(self) -> list[Part]:
+        """What the spend log says of this run's filter: the parts admitted so far, by any copy. A channel that `split` made has
+        none: its filter is held in memory, for a run that was split is not continued."""
         return self.log.parts(self.charge_id) if self.charge_id is not None else []
 
-    def reopen(self, part: Event, count: int | None = None) -> None:
-        """Open the door again for a part that was admitted before an interruption, or for its last `count` times. Each part that
-        the log holds is opened once; `reserve` says what of it was drawn."""
-        last = part
-        if count is not None:
-            if not isinstance(part, SelfComposed) or count > part.count:
-                raise UnpaidReleaseError(f"The spend log holds no part {part} that happens {count} times.")
-            last = SelfComposed(part.event, count)
-        _refuse_hidden(last)
-        logged = [event for event, _ in self.parts()].count(part)
+    def reopen(self, event: Event, first: int) -> None:
+        """Open the door again for the steps of a part, numbered from `first` on, that was admitted before an interruption:
+        `reserve` says which of them were not drawn."""
+        if not any((part.event, part.first) == (event, first) for part in self.parts()):
+            raise UnpaidReleaseError(f"The spend log holds no part {event} whose steps begin at {first}.")
+        _refuse_hidden(event)
         with self._lock:
-            self._allowance.cover_part_again(part, last, logged)
+            self._allowance.cover_part(event, first, again=True)
 
     def _own_charge(self) -> str:
         if self.charge_id is None:

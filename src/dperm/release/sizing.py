@@ -99,9 +99,9 @@ class CountFirst:
         return max(1, round(float(noisy[0])))
 
     def admit(self, channel: Channel, rest: Event) -> None:
-        """Let what follows out, now that it is known; what is chosen on the way lets out its own steps."""
+        """Let the steps that follow out, now that they are known; what is chosen on the way lets out its own."""
         if chosen_on_the_way(self.charged) and not chosen_on_the_way(rest):
-            channel.allow(rest)
+            channel.allow(rest, first=0)
 
 
 def _noisy_count(epsilon: float, relation: Relation) -> PureDP:

@@ -185,11 +185,11 @@ def test_parts_are_on_disk_before_they_are_released(tmp_path) -> None:
     budget = FilteredRdp(5.0, 0.1)
     channel.charge(budget, "test", continuable=True)
     channel.allow(Gaussian(10.0), {"epoch": 1})
-    assert channel.parts() == [(Gaussian(10.0), {"epoch": 1})]
+    assert channel.parts() == [(Gaussian(10.0), {"epoch": 1}, None)]
     other = Channel.open(log=log)  # a copy that continues the run
     other.resume(channel.charge_id, budget)
     assert other.filter.spent == pytest.approx(0.025)
-    other.allow(SelfComposed(Gaussian(10.0), 2))
+    other.allow(SelfComposed(Gaussian(10.0), 2), first=0)
     # the first copy knows what the second spent
     with pytest.raises(BudgetExceeded):
         channel.allow(SelfComposed(Gaussian(10.0), 2))
@@ -197,16 +197,16 @@ def test_parts_are_on_disk_before_they_are_released(tmp_path) -> None:
     for copy in (channel, other):
         with pytest.raises(BudgetExceeded):
             copy.allow(Gaussian(30.0))
-    with pytest.raises(UnpaidReleaseError, match="not open already"):
-        other.reopen(SelfComposed(Gaussian(10.0), 2), 1)  # which it was allowed itself
+    with pytest.raises(UnpaidReleaseError, match="open already"):
+        other.reopen(SelfComposed(Gaussian(10.0), 2), 0)  # which it was allowed itself
     third = Channel.open(log=log)
     third.resume(channel.charge_id, budget)
-    third.reopen(SelfComposed(Gaussian(10.0), 2), 1)
+    third.reopen(SelfComposed(Gaussian(10.0), 2), 0)
     with pytest.raises(UnpaidReleaseError, match="reserve"):
         third.release(np.zeros(2), GaussianNoise(1.0, 10.0))
     third.reserve(1, 2)
     third.release(np.zeros(2), GaussianNoise(1.0, 10.0))
     with pytest.raises(UnpaidReleaseError, match="no part"):
-        third.reopen(SelfComposed(Gaussian(11.0), 2), 1)
+        third.reopen(SelfComposed(Gaussian(11.0), 2), 0)
     assert [charge.event for charge in log.charges()] == [budget]
     assert log.total(1e-5)[Relation.ADD_OR_REMOVE_ONE] == epsilon(budget, 1e-5)

@@ -318,9 +318,9 @@ def test_copies_of_a_run_share_the_places(tmp_path) -> None:
     with pytest.raises(BudgetExceeded):
         channel.allow(Gaussian(30.0))
     assert sorted(log.accounts(channel.charge_id).values()) == [2.0, 2.0]
-    assert [note for _, note in log.parts(channel.charge_id)] == [{"epoch": 1}, {"epoch": 2}, {}, {}]
+    assert [part.note for part in log.parts(channel.charge_id)] == [{"epoch": 1}, {"epoch": 2}, {}, {}]
     with pytest.raises(UnpaidReleaseError, match="no part"):
-        other.reopen(Gaussian(2.5), 1)  # one release: nothing is left of it to continue
+        other.reopen(Gaussian(2.5), 0)  # it has no steps
     assert log.total(1e-5)[Relation.ADD_OR_REMOVE_ONE] == epsilon(event, 1e-5)
 
 
@@ -330,15 +330,15 @@ def test_a_part_is_reopened_once_for_what_is_left_of_it(tmp_path) -> None:
     part = SelfComposed(PoissonSampled(0.02, Gaussian(1.3)), 50)
     channel = Channel.open(log=log)
     channel.charge(event, "test", continuable=True)
-    channel.allow(part)
+    channel.allow(part, first=0)
     other = Channel.open(log=log)
     other.resume(channel.charge_id, event)
-    for wrong, count in ((part, 51), (SelfComposed(PoissonSampled(0.02, Gaussian(1.4)), 50), 3)):
+    for wrong, first in ((part, 3), (SelfComposed(PoissonSampled(0.02, Gaussian(1.4)), 50), 0)):
         with pytest.raises(UnpaidReleaseError, match="no part"):
-            other.reopen(wrong, count)
-    other.reopen(part, 3)
+            other.reopen(wrong, first)
+    other.reopen(part, 0)
     with pytest.raises(UnpaidReleaseError, match="open already"):
-        other.reopen(part, 3)
+        other.reopen(part, 0)
     next(iter(other.draw(Poisson(0.02), 10, 1)))
     other.reserve(3, 50, done=47)
     for _ in range(3):

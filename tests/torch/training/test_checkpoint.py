@@ -78,7 +78,7 @@ def finish(folder: Path, **environment: str) -> Certificate:
 
 def assert_within_the_filter(folder: Path, charge: Charge) -> None:
     """Every release is of a part that the log holds, as often as it holds it, and the parts are within the budget."""
-    parts = [part for part, _ in SpendLog(folder / "spend.db").parts(charge.id)]
+    parts = [part.event for part in SpendLog(folder / "spend.db").parts(charge.id)]
     held = filter_of(charge.event)
     assert held is not None
     for part in parts:

@@ -18,7 +18,7 @@ from dperm.gradient.sampling import Poisson
 from dperm.objectives.per_example import Pass
 from dperm.objectives.sums import RunningSum, exact_sum
 from dperm.privacy.accountants.privacy_filters import BudgetExceeded
-from dperm.privacy.events import Event, Gaussian, PoissonSampled, Relation, SelfComposed
+from dperm.privacy.events import Event, Gaussian, PoissonSampled, Relation, SelfComposed, steps_of
 from dperm.release import GaussianNoise
 
 Indices = NDArray[np.intp]
@@ -67,6 +67,7 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
         self._norms = np.zeros(count)  # of others' records always
         self._seen = np.full(count, -plan.steps_per_epoch)  # the step at which; never yet
         self._clipping_norm = plan.clipping_norm
+        self._charged_from = self.step  # the first step of what the channel was charged for
         self._epoch: ImportanceEpoch | None = None
         self._draws = 0
         self._looked = False
@@ -87,6 +88,7 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
         return {
             "spent": dict(self._filter.accounts),
             "charge_id": self.channel.charge_id,
+            "charged_from": self._charged_from,
             "clipping_norm": self._clipping_norm,
             "epochs": self.trace(),
         }
@@ -102,6 +104,7 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
         looked at again."""
         if public["charge_id"] == self.channel.charge_id:  # its log may have lost parts
             self._filter.know(public["spent"])
+            self._charged_from = int(public["charged_from"])
         self._clipping_norm = float(public["clipping_norm"])
         self.epochs = [ImportanceEpoch(**epoch) for epoch in public["epochs"]]
 
@@ -179,10 +182,10 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
 
     def _found(self, number: int, steps: int) -> ImportanceEpoch | None:
         """An epoch whose last `steps` steps the spend log says are paid for already."""
-        for part, note in reversed(self.channel.parts()):
-            # a part pays for the last `count` steps of its epoch: a copy that entered late paid for no more than those
-            if note.get("what") == "steps" and note["epoch"]["epoch"] == number and getattr(part, "count", 0) >= steps:
-                self.channel.reopen(part, steps)
+        for event, note, first in reversed(self.channel.parts()):
+            # a part pays for the last steps of its epoch: a copy that entered late paid for no more than those
+            if first is not None and note["epoch"]["epoch"] == number and steps_of(event) >= steps:
+                self.channel.reopen(event, first)
                 return ImportanceEpoch(**note["epoch"])
         return None
 
@@ -209,7 +212,8 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
             raise BudgetExceeded(refused)
         epoch = ImportanceEpoch(number, norm, norm_sum, rate, noise, noise * ratio, ratio)
         part = SelfComposed(PoissonSampled(rate, Gaussian(noise)), steps)
-        channel.allow(part, {"what": "steps", "epoch": asdict(epoch)})
+        first = (number + 1) * plan.steps_per_epoch - steps - self._charged_from  # these are the last ones of the epoch
+        channel.allow(part, {"what": "steps", "epoch": asdict(epoch)}, first=first)
         return epoch
 
     def _noise(self, number: int, steps: int, rate: float) -> tuple[float, str]:

@@ -17,7 +17,9 @@ from dperm.privacy.events.event import (
     chosen_on_the_way,
     event_from_dict,
     leaves,
+    paid_steps,
     relation_of,
+    steps_of,
     sub_event,
 )
 from dperm.privacy.events.guarantees import LARGEST_LOSS as LARGEST_LOSS
@@ -75,7 +77,9 @@ __all__ = [
     "claims_of",
     "event_from_dict",
     "leaves",
+    "paid_steps",
     "relation_of",
     "released_leaves",
+    "steps_of",
     "sub_event",
 ]

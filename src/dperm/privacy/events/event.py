@@ -77,9 +77,17 @@ class Event:
         """How many events stand within each other, at most: 1 where none stands in this one."""
         return 1 + max([inner.depth for value in vars(self).values() for inner in _events_in(value)], default=0)
 
+    def sequence(self) -> Iterable[tuple[Event, int]]:
+        """The events that happen one after another, each with how often in a row, where this one stands for them; else itself."""
+        return ((self, 1),)
+
     def counts(self) -> Counter[Event]:
         """See `leaves`."""
-        return Counter({self: 1})
+        total: Counter[Event] = Counter()
+        for event, times in self.sequence():
+            for leaf, count in ((self, 1),) if event is self else leaves(event).items():
+                total[leaf] += count * times
+        return total
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready description; `event_from_dict` inverts it without loss."""
@@ -131,6 +139,40 @@ def leaves(event: Event) -> Counter[Event]:
     """The events that compose to `event`, with their counts: the one place where counts are multiplied out."""
     _ours(event)
     return event.counts()
+
+
+def steps_of(event: Event) -> int:
+    """How many releases an event pays for that are steps of a run: all but linear terms and the parts of a split."""
+    return sum(
+        count * leaf.releases for leaf, count in leaves(event).items() if leaf.pays_for and leaf.pays_for.kind != "objective"
+    )
+
+
+def paid_steps(event: Event, start: int, stop: int) -> Counter[Paid]:
+    """What pays for the steps of an event from number `start` up to, not including, `stop`, in the order in which it names them.
+    Numbers that it has no step of, below 0 among them, are paid by nothing."""
+    paid: Counter[Paid] = Counter()
+    offset = 0
+    for part, times in event.sequence():
+        size = steps_of(part)
+        first, last = max(start - offset, 0), min(stop - offset, size * times)  # of this part's own steps
+        offset += size * times
+        if first >= last:
+            continue
+        if part is event:
+            assert part.pays_for is not None
+            paid[part.pays_for] += last - first
+            continue
+        begun, ended = -(-first // size), last // size  # the whole rounds of the part lie between
+        if begun > ended:
+            paid += paid_steps(part, first - ended * size, last - ended * size)
+            continue
+        paid += paid_steps(part, first - (begun - 1) * size, size)
+        for leaf, count in leaves(part).items() if ended > begun else ():
+            if leaf.pays_for is not None and leaf.pays_for.kind != "objective":
+                paid[leaf.pays_for] += count * leaf.releases * (ended - begun)
+        paid += paid_steps(part, 0, last - ended * size)
+    return paid
 
 
 def chosen_on_the_way(event: Event) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dperm import _validate as check
-from dperm.privacy.events.event import Event, Paid, Relation, leaves, plain_number, relation_of, sub_event
+from dperm.privacy.events.event import Event, Paid, Relation, plain_number, relation_of, sub_event
 from dperm.privacy.events.noise import Gaussian, gaussian_within
 
 #: Noise of sampled events beyond which accountants take their finest grids, and nobody trains.
@@ -58,8 +58,8 @@ class PoissonSampled(Event):
     def accounting_cost(self) -> float:
         return _cost(self.event, self.rate)
 
-    def counts(self) -> Counter[Event]:
-        return leaves(self.event) if self.rate == 1.0 else super().counts()
+    def sequence(self) -> Iterable[tuple[Event, int]]:
+        return ((self.event if self.rate == 1.0 else self, 1),)
 
 
 @dataclass(frozen=True)
@@ -200,12 +200,12 @@ class RandomAllocation(Event):
     def releases(self) -> int:
         return self.steps
 
-    def counts(self) -> Counter[Event]:
+    def sequence(self) -> Iterable[tuple[Event, int]]:
         if self.num_selected == 1:
-            return super().counts()
+            return super().sequence()
         size, larger = divmod(self.steps, self.num_selected)
         blocks = {size + 1: larger, size: self.num_selected - larger}
-        return Counter({self.event if steps == 1 else RandomAllocation(steps, self.event): n for steps, n in blocks.items() if n})
+        return [(self.event if steps == 1 else RandomAllocation(steps, self.event), n) for steps, n in blocks.items() if n]
 
     @property
     def accounting_cost(self) -> float:

@@ -5,7 +5,7 @@ Entries are appended and hash-chained, never changed. The rules of budgets are i
 """
 
 from dperm.release.ledger.budgets import Account, Budget
-from dperm.release.ledger.log import Charge, SpendLog, only_claimed, spend_log, thrown_away
+from dperm.release.ledger.log import Charge, Part, SpendLog, only_claimed, spend_log, thrown_away
 from dperm.release.ledger.rules import GdpFilter, Plan, RenyiFilter, Rule
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Budget",
     "Charge",
     "GdpFilter",
+    "Part",
     "Plan",
     "RenyiFilter",
     "Rule",

@@ -112,6 +112,8 @@ def _next(
             accounts[label] = replace(accounts[label], spent=added(accounts[label].spent, amounts(costs_of(data))))
         elif kind == "part":
             amounts({data["account"]: data["cost"]})
+            if type(data.get("start", 0)) is not int:
+                raise ValueError(f"expected the number of a part's first step, got {data['start']!r:.80}")
         elif kind == "steps":
             amounts({name: data[name] for name in ("start", "stop", "limit")})
         elif kind == CORRECTION:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dperm._files import printable, user_name
 from dperm._rounding import upward
@@ -85,6 +85,14 @@ class Charge:
     def certified(self) -> bool:
         """Whether what ran is proved to cost its event."""
         return not self.claimed and not claims_of(self.event)
+
+
+class Part(NamedTuple):
+    """A part of a filter's budget, with its public note, and the number of its first step if it has steps."""
+
+    event: Event
+    note: Mapping[str, Any]
+    first: int | None = None
 
 
 class SpendLog:
@@ -426,18 +434,30 @@ class SpendLog:
                 append(rows, "steps", charge_id, {"start": start, "stop": stop, "limit": limit, "pid": os.getpid()})
             return start, max(start, stop)
 
-    def add_part(self, charge_id: str, part: Event, price: Price, *, spent: float, note: Mapping[str, Any]) -> float | None:
+    def add_part(
+        self,
+        charge_id: str,
+        part: Event,
+        price: Price,
+        *,
+        spent: float,
+        note: Mapping[str, Any],
+        first: int | None = None,
+    ) -> float | None:
         """Append a part of a filtered run, at this price, and wait until it is on disk; returns what its account then holds.
 
         None, and nothing appended, where that would exceed the account's limit: parts of other copies of the run count. `spent`
-        is known to be spent, whatever the log says; `note` is public.
+        is known to be spent, whatever the log says; `note` is public. `first`: the number of the part's first step, if it has
+        steps.
         """
         with self.database.connected(), self._writing(whole=self._is_new_here(charge_id)) as (rows, _):
             _looked_at.add((self.database.place, charge_id))
             total = price.cost + max(spent, _accounts(about(rows, charge_id)).get(price.account, 0.0))
             if not total <= price.limit:
                 return None
-            body = {"account": price.account, "cost": price.cost, "note": dict(note), "pid": os.getpid()}
+            body: dict[str, Any] = {"account": price.account, "cost": price.cost, "note": dict(note), "pid": os.getpid()}
+            if first is not None:
+                body["start"] = first
             append(rows, "part", charge_id, body, event=part)
         return total
 
@@ -445,11 +465,11 @@ class SpendLog:
         """Whether this process has yet to follow the log from its first entry: those of a charge are counted again."""
         return (self.database.place, charge_id) not in _looked_at
 
-    def parts(self, charge_id: str) -> list[tuple[Event, Mapping[str, Any]]]:
-        """The parts of a filtered run and their notes, oldest first."""
+    def parts(self, charge_id: str) -> list[Part]:
+        """The parts of a filtered run, oldest first."""
         with self.database.reading() as rows:
             entries = [] if rows is None else about(rows, charge_id)
-        return [(event_from_dict(body["event"]), body["note"]) for kind, body in entries if kind == "part"]
+        return [Part(event_from_dict(body["event"]), body["note"], body.get("start")) for kind, body in entries if kind == "part"]
 
     def accounts(self, charge_id: str) -> dict[str, float]:
         """What the filter of a charged run has spent, in all its copies, by account."""

@@ -149,6 +149,10 @@ BEGIN
                 AND (_said->>'cost')::float8 >= 0) IS NOT TRUE THEN
                 RAISE EXCEPTION 'Expected the account and the cost of a part.';
             END IF;
+            IF _said->'start' IS NOT NULL
+                AND (_said->>'start' ~ '^-?[0-9]{{1,15}}$' AND jsonb_typeof(_said->'start') = 'number') IS NOT TRUE THEN
+                RAISE EXCEPTION 'Expected the number of the first step of a part.';
+            END IF;
         ELSE
             SELECT max((body::jsonb->>'stop')::bigint), max((body::jsonb->>'limit')::bigint) INTO _stop, _limit
                 FROM dperm_entries WHERE charge = _charge AND kind = 'steps';

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from dperm.privacy import Event, Provenance
 from dperm.privacy.accountants.privacy_filters import Price
 from dperm.release import Noise, Source, SpendLog
 from dperm.release.draws import Coin, Draw, Indices
-from dperm.release.ledger import Charge
+from dperm.release.ledger import Charge, Part
 from dperm.release.source import in_earnest, provenance_of
 from dperm.torch.ranks.group import Ranks
 
@@ -97,10 +97,10 @@ class LogOfFirst(SpendLog):
     def reserve(self, charge_id: str, steps: int, limit: int, done: int = 0) -> tuple[int, int] | None:
         return self._ranks.first(partial(super().reserve, charge_id, steps, limit, done))
 
-    def add_part(self, charge_id: str, part: Event, price: Price, *, spent: float, note: Mapping[str, Any]) -> float | None:
-        return self._ranks.first(partial(super().add_part, charge_id, part, price, spent=spent, note=note))
+    def add_part(self, charge_id: str, part: Event, price: Price, **stated: Any) -> float | None:
+        return self._ranks.first(partial(super().add_part, charge_id, part, price, **stated))
 
-    def parts(self, charge_id: str) -> list[tuple[Event, Mapping[str, Any]]]:
+    def parts(self, charge_id: str) -> list[Part]:
         return self._ranks.first(partial(super().parts, charge_id))
 
     def accounts(self, charge_id: str) -> dict[str, float]:

@@ -94,7 +94,7 @@ class Charging:
         if any(charge.id == charged.charge_id for charge in channel.log.charges()):
             channel.resume(charged.charge_id, events[-1])
             if sized_first:
-                channel.reopen(plan.event(self.relation))
+                channel.reopen(plan.event(self.relation), first=0)
         elif done < plan.steps:
             # nobody can tell what was drawn since
             rest = plan.rest(self.relation, done)
