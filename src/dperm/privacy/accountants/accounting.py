@@ -23,14 +23,12 @@ from dperm.privacy.accountants.stated_points import profile_delta, profile_epsil
 from dperm.privacy.events import (
     LARGEST_LOSS,
     ApproximateDP,
-    BoundedSquaresGaussian,
     Composed,
     Disjoint,
     Event,
     ExponentialMechanism,
     FilteredRdp,
     Gaussian,
-    HiddenIterates,
     Laplace,
     ObjectivePerturbationEvent,
     PrivacyProfile,
@@ -233,11 +231,7 @@ def _moves(profile: PrivacyProfile) -> list[tuple[float, Fraction, Fraction]]:
 def _one_gaussian(event: Event) -> float | None:
     """Noise multiplier of the single Gaussian that equals `event`, rounded down, if there is one."""
     counts = leaves(event)
-    alike = [
-        (leaf.whole if isinstance(leaf, BoundedSquaresGaussian | HiddenIterates) else leaf, count)
-        for leaf, count in counts.items()
-    ]
-    noises = [(leaf.noise_multiplier, count) for leaf, count in alike if isinstance(leaf, Gaussian)]
+    noises = [(leaf.whole.noise_multiplier, count) for leaf, count in counts.items() if isinstance(leaf.whole, Gaussian)]
     if len(noises) < len(counts):
         return None
     least = min(noise for noise, _ in noises)  # in its units nothing overflows

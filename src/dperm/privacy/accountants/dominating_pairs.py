@@ -20,11 +20,9 @@ from dperm.privacy.accountants.random_allocation import LEAST_NOISE, allocation_
 from dperm.privacy.accountants.stated_points import bend, hull
 from dperm.privacy.events import (
     ApproximateDP,
-    BoundedSquaresGaussian,
     Event,
     ExponentialMechanism,
     Gaussian,
-    HiddenIterates,
     Laplace,
     ObjectivePerturbationEvent,
     PoissonSampled,
@@ -461,6 +459,8 @@ class Directions:
 @functools.singledispatch
 def loss_pairs(event: Event) -> Directions:
     """The dominating pairs of one leaf event."""
+    if event.whole is not event:
+        return loss_pairs(event.whole)
     raise UnsupportedEventError(f"The PLD accountant cannot bound {event}.")
 
 
@@ -482,12 +482,6 @@ def gaussian_pair(s: float) -> LossBound:
 @loss_pairs.register
 def _(event: Gaussian) -> Directions:
     return symmetric(gaussian_pair(1 / event.noise_multiplier))
-
-
-@loss_pairs.register(BoundedSquaresGaussian)
-@loss_pairs.register(HiddenIterates)
-def _(event: BoundedSquaresGaussian | HiddenIterates) -> Directions:
-    return loss_pairs(event.whole)
 
 
 @dataclass(frozen=True)

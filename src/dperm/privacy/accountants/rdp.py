@@ -18,13 +18,11 @@ from scipy.special import gammaln, log_ndtr, logsumexp
 from dperm._types import Array
 from dperm.privacy.accountants import objective_perturbation
 from dperm.privacy.events import (
-    BoundedSquaresGaussian,
     Disjoint,
     Event,
     ExponentialMechanism,
     FilteredRdp,
     Gaussian,
-    HiddenIterates,
     Laplace,
     ObjectivePerturbationEvent,
     PoissonSampled,
@@ -58,18 +56,14 @@ def rdp(event: Event, orders: Array = ORDERS) -> Array:
 @functools.singledispatch
 def rdp_curve(event: Event, orders: Array) -> Array:
     """One leaf event's curve."""
+    if event.whole is not event:
+        return rdp_curve(event.whole, orders)
     raise UnsupportedEventError(f"The RDP accountant cannot bound {event}.")
 
 
 @rdp_curve.register
 def _(event: Gaussian, orders: Array) -> Array:
     return orders / (2 * event.noise_multiplier**2)  # right to two last places, which conversions allow for
-
-
-@rdp_curve.register(BoundedSquaresGaussian)
-@rdp_curve.register(HiddenIterates)
-def _(event: BoundedSquaresGaussian | HiddenIterates, orders: Array) -> Array:
-    return rdp_curve(event.whole, orders)
 
 
 @rdp_curve.register

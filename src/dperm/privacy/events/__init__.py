@@ -37,6 +37,7 @@ from dperm.privacy.events.noise import BoundedSquaresGaussian, Gaussian, Laplace
 from dperm.privacy.events.objective import SHARP_LOSSES as SHARP_LOSSES
 from dperm.privacy.events.objective import ObjectivePerturbationEvent
 from dperm.privacy.events.sampled import (
+    CyclicSampled,
     PoissonSampled,
     RandomAllocation,
     RowsSampled,
@@ -49,6 +50,7 @@ __all__ = [
     "ApproximateDP",
     "BoundedSquaresGaussian",
     "Composed",
+    "CyclicSampled",
     "Disjoint",
     "Event",
     "ExponentialMechanism",

@@ -72,6 +72,11 @@ class Event:
     #: a second: an estimate from its numbers alone, for readers of events that somebody else wrote.
     accounting_cost: ClassVar[float] = 1.0
 
+    @property
+    def whole(self) -> Event:
+        """The event that is no more private, which accountants take in its place; itself, where they know its distributions."""
+        return self
+
     @functools.cached_property
     def depth(self) -> int:
         """How many events stand within each other, at most: 1 where none stands in this one."""

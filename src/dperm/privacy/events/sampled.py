@@ -63,6 +63,47 @@ class PoissonSampled(Event):
 
 
 @dataclass(frozen=True)
+class CyclicSampled(Event):
+    """One round of `groups` noisy steps, each on a Poisson sample at `rate` of one of as many groups of records.
+
+    Each record is in one group throughout a run, whatever the others are. Once it is drawn, it moves that step and up to
+    `groups` − 1 that follow it; over all of these the squared lengths of its movements add up to no more than one, in units of
+    what the noise of `event` is measured in. Then the steps of a run are no less private than one Poisson-sampled Gaussian for
+    each round, though their sums are correlated (Choquette-Choo et al. 2023, "(Amplified) banded matrix factorization", Theorem
+    4). Add/remove.
+    """
+
+    rate: float
+    event: Gaussian
+    groups: int
+
+    def __post_init__(self) -> None:
+        plain_number(self, "rate", check.fraction)
+        gaussian_within(self.event, Relation.ADD_OR_REMOVE_ONE, "cyclic sampling")
+        object.__setattr__(self, "groups", check.integer("groups", self.groups, minimum=2))
+
+    @property
+    def relation(self) -> Relation:
+        return self.event.relation
+
+    @property
+    def pays_for(self) -> Paid:
+        return Paid("gaussian", self.event.noise_multiplier, self.rate, "cyclic")
+
+    @property
+    def releases(self) -> int:
+        return self.groups
+
+    @property
+    def whole(self) -> PoissonSampled:
+        return PoissonSampled(self.rate, self.event)
+
+    @property
+    def accounting_cost(self) -> float:
+        return _cost(self.event, self.rate)
+
+
+@dataclass(frozen=True)
 class RowsSampled(Event):
     """A Gaussian on a sum over rows, each in it independently with probability `rate`; a person has at most `rows`.
 
