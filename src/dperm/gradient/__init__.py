@@ -12,7 +12,8 @@ from dperm.gradient.plan import Constant, ExponentialDecay, NoiseSchedule, Noisy
 from dperm.gradient.policy import Gradients, Policy, descend, descend_by
 from dperm.gradient.post_processing import Identity, LaplacianSmoothing, Post, UnitAtLeast
 from dperm.gradient.query import GradientDifference, PerExampleGradient, Query
-from dperm.gradient.sampling import BallsAndBins, FixedSize, FullBatch, Poisson, PoissonRows, PoissonUpTo, Sampler
+from dperm.gradient.correlation import Strategy
+from dperm.gradient.sampling import BallsAndBins, CyclicPoisson, FixedOrder, FixedSize, FullBatch, Poisson, PoissonRows, PoissonUpTo, Sampler
 from dperm.gradient.svrg import SvrgPlan
 from dperm.gradient.update import SGD, Adam, Averaged, ExponentialAverage, FrankWolfeStep, Update
 
@@ -25,6 +26,9 @@ __all__ = [
     "BallsAndBins",
     "Bounding",
     "Clip",
+    "CyclicPoisson",
+    "FixedOrder",
+    "Strategy",
     "Constant",
     "ExponentialAverage",
     "ExponentialDecay",

@@ -1,4 +1,5 @@
-"""The plan, sampler × query × bounding × noise × post × update, and its noise schedules. What runs is what is charged."""
+"""The plan, sampler × query × bounding × noise × correlation × post × update, and its noise schedules. What runs is what is
+charged."""
 
 from __future__ import annotations
 
@@ -9,15 +10,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from dperm import _validate as check
 from dperm._family import states
 from dperm.gradient.bounding import Bounding
-from dperm.gradient.policy import Gradients, Policy
+from dperm.gradient.correlation import LARGEST_KEPT, Independent, Memory, Strategy
+from dperm.gradient.policy import BoundedSum, Gradients, Policy
 from dperm.gradient.post_processing import Identity, Post
 from dperm.gradient.query import PerExampleGradient, Query
-from dperm.gradient.sampling import Sampler
+from dperm.gradient.sampling import Sampler, samplings
 from dperm.gradient.update import Update
 from dperm.privacy.events import Composed, Event, Gaussian, Relation
+from dperm.release.grid import Grid
+
+_TRIES = 8  # to find a grid whose rounding is paid for
 
 
 class NoisyGradients(Gradients["Plan"]):
@@ -27,7 +34,13 @@ class NoisyGradients(Gradients["Plan"]):
         plan = self.policy
         self.bounding_state = plan.bounding.init()
         self._scale = 1.0 / plan.expected_batch_size
+        self._memory: Memory | None = None
+        self._moved = 0.0
         self._go_on_at(self.step)
+        if self.step and plan.correlated and not plan.correlation.restarts(plan.steps):
+            raise ValueError(
+                f"A run with {plan.correlation!r} cannot be continued: what a record moves in all is not bounded then."
+            )
 
     def _go_on_at(self, step: int) -> None:
         """From where a step's draws depend on none before it: steps on the way there are passed over, too."""
@@ -43,13 +56,28 @@ class NoisyGradients(Gradients["Plan"]):
     def __call__(self, theta: Any) -> Any:
         plan, state = self.policy, self.bounding_state
         noise = next(self._noise)
-        released = self.released_sum(
-            theta, next(self._batches), plan.bounding, plan.query, noise, plan.sampler.rate, state, plan.sampler.slots
-        )
+        total = self.bounded_sum(theta, next(self._batches), plan.bounding, plan.query, noise, state, plan.sampler.slots)
+        released = self._correlated(total, noise) if plan.correlated else self.released(total, noise, plan.sampler.rate)
         self.step += 1
         mean = plan.bounding.read(released, state, plan.expected_batch_size)
         mean *= self._scale  # in place: nobody else holds it
         return plan.post.apply(self.regularised(mean, theta))
+
+    def _correlated(self, total: BoundedSum, noise_multiplier: float) -> Any:
+        """The sum with noise that later steps partly take back. The noise is in units of what a record moves all releases
+        together: of one release alone it moves no more."""
+        plan = self.policy
+        if self._memory is None:
+            moved = plan.joint_sensitivity(total.sensitivity, noise_multiplier, self.channel.source.length(total.value))
+            step = Grid.of(moved, noise_multiplier * moved, self.channel.source.length(total.value)).step
+            exact = isinstance(total.value, np.ndarray)  # sums of tensors are rounded anyhow, which the certificate says
+            self._memory = plan.correlation.memory(plan.steps, LARGEST_KEPT * step if exact else math.inf, self.step)
+            self._moved = moved
+        owed = self._memory.owed()
+        query = BoundedSum(total.value + 0.0 if owed is None else total.value - owed, self._moved, total.what)
+        released = self.released(query, noise_multiplier, plan.sampler.rate)
+        self._memory.keep(released, total.value, owed)
+        return released
 
     @property
     def clipping_norm(self) -> float:
@@ -67,7 +95,7 @@ class NoisyGradients(Gradients["Plan"]):
 
 @dataclass(frozen=True)
 class Plan(Policy):
-    """A policy for noisy descent: sampler × query × bounding × noise × post × update, for `steps` steps.
+    """A policy for noisy descent: sampler × query × bounding × noise × correlation × post × update, for `steps` steps.
 
     `public_size` is the number of records as publicly known: the sum over a draw is divided by the constant
     rate·public_size (times the rows of a person, where these are drawn), never by the realised size. The regulariser's step
@@ -82,8 +110,8 @@ class Plan(Policy):
     public_size: int
     post: Post = field(default_factory=Identity)
     query: Query = field(default_factory=PerExampleGradient)
+    correlation: Strategy = field(default_factory=Independent)
 
-    paper = "Abadi et al. 2016; accounting by privacy loss distribution"
     run = NoisyGradients
     by_parts = True
 
@@ -95,23 +123,64 @@ class Plan(Policy):
         ends = itertools.accumulate(count for _, count in self.noise.levels(self.steps))
         if any(end % self.sampler.period for end in list(ends)[:-1]):
             raise ValueError(f"Expected one noise level for each {self.sampler.period} steps, which are charged together.")
+        if self.correlated:
+            self._admit_correlation()
+
+    def _admit_correlation(self) -> None:
+        """ValueError for parts that nothing is proved of where noise is correlated."""
+        if not self.sampler.correlates or self.sampler.slots > 1:
+            known = ", ".join(word for word, kind in samplings().items() if kind.correlates)
+            raise ValueError(
+                f"Expected sampling={known} or full batches with correlated noise, got {self.sampler.words} sampling."
+            )
+        if self.longest is None or len(self.noise.levels(self.steps)) > 1:
+            raise ValueError(
+                "Expected one noise level, and one clipping norm, with correlated noise: its strategy shapes the noise."
+            )
+        self.correlation.squared_sensitivity(self.sampler.participation, self.steps)  # what it refuses is not charged
+
+    @property
+    def correlated(self) -> bool:
+        """Whether later steps take back noise of earlier ones."""
+        return self.correlation.kept(self.steps) > 0
+
+    @property
+    def paper(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return (self.correlation.paper if self.correlated else "Abadi et al. 2016") + "; accounting by privacy loss distribution"
+
+    def joint_sensitivity(self, each: float, noise_multiplier: float, size: int) -> float:
+        """How far a record moves all those releases of `size` numbers together that are charged together, where it contributes
+        vectors no longer than `each`: with what rounding to the grid adds in each of them."""
+        participation = self.sampler.participation
+        exact = each * math.sqrt(self.correlation.squared_sensitivity(participation, self.steps))
+        rows = participation.rows(self.steps, self.correlation.bands(self.steps))
+        rounded = self.correlation.rounding(self.steps) * math.sqrt(rows * max(1, size))
+        moved = exact
+        for _ in range(_TRIES):
+            grid = Grid.of(moved, noise_multiplier * moved, size)
+            needed = exact + rounded * grid.step
+            if grid.sensitivity >= needed:
+                return moved
+            moved = needed
+        raise ValueError("Expected less noise or fewer bands: rounding to a grid would be all of a query.")
 
     @property
     def expected_batch_size(self) -> float:
-        return self.rate * self.public_size * self.sampler.slots
+        return self.sampler.share * self.public_size * self.sampler.slots
 
     @property
     def by_shards(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        parts: tuple[Any, ...] = (self.bounding, self.post, self.update, self.query)
+        parts: tuple[Any, ...] = (self.bounding, self.post, self.update, self.query, self.correlation)
         return not self.by_rows and all(part.coordinatewise and states(type(part), "coordinatewise") for part in parts)
 
     @property
     def kind(self) -> str:
-        return "full batch" if self.sampler.rate == 1 else self.sampler.words
+        words = "full batch" if self.sampler.share == 1 else self.sampler.words
+        return f"{words}, correlated noise" if self.correlated else words
 
     @property
     def rate(self) -> float:
-        return self.sampler.rate
+        return self.sampler.share
 
     @property
     def anchored(self) -> bool:
@@ -148,12 +217,13 @@ class Plan(Policy):
     def event(self, relation: Relation, start: int = 0, stop: int | None = None) -> Event:
         """What the whole run costs under `relation`, or its steps from `start` up to, not including, `stop`."""
         stop = self.steps if stop is None else stop
+        event = self.sampler.correlated_event if self.correlated else self.sampler.event
         parts: list[Event] = []
         done = 0
         for multiplier, count in self.noise.levels(self.steps):
             taken = min(done + count, stop) - max(done, start)
             if taken > 0:
-                parts.append(self.sampler.event(Gaussian(multiplier, relation), max(done, start), taken))
+                parts.append(event(Gaussian(multiplier, relation), max(done, start), taken))
             done += count
         return parts[0] if len(parts) == 1 else Composed(tuple(parts))
 
@@ -164,6 +234,7 @@ class Plan(Policy):
             **({} if type(self.query) is PerExampleGradient else {"query": repr(self.query)}),
             "bounding": repr(self.bounding),
             "noise": repr(self.noise),
+            **({"correlation": repr(self.correlation)} if self.correlated else {}),
             "post": repr(self.post),
             "update": repr(self.update),
             "steps": self.steps,

@@ -230,7 +230,12 @@ class Gradients(ABC, Generic[P]):
         slots: int = 1,
     ) -> Any:
         """The same with noise, once it has left: what `bounding.read` reads. `rate` is that of the draw."""
-        total = self.bounded_sum(theta, batches, bounding, query, noise_multiplier, state, slots)
+        return self.released(
+            self.bounded_sum(theta, batches, bounding, query, noise_multiplier, state, slots), noise_multiplier, rate
+        )
+
+    def released(self, total: BoundedSum, noise_multiplier: float, rate: float) -> Any:
+        """A sum with noise, once it has left. `rate` is that of the draw."""
         return self.channel.release(total.value, GaussianNoise(total.sensitivity, noise_multiplier, rate, what=total.what))
 
     def regularised(self, gradient: Any, theta: Any) -> Any:

@@ -14,6 +14,7 @@ _ASSUMED = {
     "query": "gives each record a vector that depends on it, on θ and on released numbers alone",
     "bounding": "has the sensitivity that it states, whatever the records are, and no state but released numbers",
     "noise": "has levels that do not depend on records",
+    "correlation": "is the matrix that it states: its columns' products are no larger, and a step takes back what it says",
     "post": "reads released numbers alone",
     "update": "reads released numbers alone",
     "optimizer": "reads released numbers alone",

@@ -28,6 +28,12 @@ class Draw(ABC):
     independent_records: ClassVar[bool] = True
     #: whether one step's draws say nothing of another's: `period` steps together do not, where it is above 1
     period: int = 1
+    #: whether a record that was drawn is drawn a multiple of `period` steps later, if at all, within one call for draws
+    keeps_places: bool = False
+    #: whether every record is drawn in each `period`
+    draws_all: bool = False
+    #: how many releases a record that was drawn may move, from that of its draw on
+    reach: int = 1
     #: how many rows of a record are drawn each by itself: row j of record i is drawn as number i·slots + j
     slots: int = 1
 
@@ -35,6 +41,11 @@ class Draw(ABC):
     @abstractmethod
     def rate(self) -> float:
         """Probability of a record being in one draw."""
+
+    def chance_of_unseen(self, step: int) -> float:
+        """The chance that a record is in draw `step` of a call which was in none before: none of the same `period`, or of the same
+        call where records keep their places."""
+        return self.rate
 
     @abstractmethod
     def indices(self, generator: np.random.Generator, records: int, steps: int) -> Iterator[Indices]:

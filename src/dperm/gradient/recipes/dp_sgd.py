@@ -9,10 +9,11 @@ from typing import Any
 
 from dperm import _validate as check
 from dperm.gradient.bounding import Bounding, Clip
+from dperm.gradient.correlation import Independent, Strategy, Workload, strategies
 from dperm.gradient.plan import Constant, ExponentialDecay, Plan
 from dperm.gradient.post_processing import Identity, Post
 from dperm.gradient.recipes.recipe import recipe
-from dperm.gradient.sampling import Poisson, samplings
+from dperm.gradient.sampling import CyclicPoisson, Poisson, Sampler, samplings
 from dperm.gradient.update import SGD, Averaged, Update
 from dperm.objectives import PrivacyUnit
 
@@ -32,6 +33,8 @@ def dp_sgd(
     decay: float = 0.0,
     sampling: str = "poisson",
     max_rows_per_unit: int | None = None,
+    correlation: str | Strategy = "none",
+    bands: int | None = None,
 ) -> Plan:
     """`epochs` expected passes in draws of `expected_batch_size` of `public_size` records.
 
@@ -43,6 +46,10 @@ def dp_sgd(
     `AdaptiveClip`. `update` defaults to SGD(1.0, momentum 0.9); iterates after the fraction `average_from` are averaged, which
     suits convex problems (None: the last iterate). `post` is done to each noisy gradient: `LaplacianSmoothing` (DP-LSSGD), say.
     `decay` > 0 lowers the noise by e^{−decay} an epoch (DP-SGD-Decay, Yu et al. 2019).
+
+    `correlation`: noise that later steps partly take back, over `bands` steps: "banded", the best for this update, "square_root",
+    "inverse_square_root", or "buffered", with so many buffers; or a `Strategy`. With Poisson sampling records then take turns in as
+    many groups as there are bands ("cyclic_poisson"); "fixed_order", without amplification, takes any number of bands.
     """
     if (clipping_norm is None) == (bounding is None):
         raise ValueError("Expected exactly one of clipping_norm and bounding.")
@@ -50,14 +57,37 @@ def dp_sgd(
     check.positive("epochs", epochs)
     known = samplings()
     kind = known[check.choice("sampling", sampling, known)]
-    sampler, steps = kind.for_batches(public_size, expected_batch_size, epochs, PrivacyUnit(max_rows_per_unit))
-    steps_per_epoch = max(1, round(1 / sampler.rate))
+    correlated = correlation != "none" and bands != 1
+    if correlated and kind in (Poisson, CyclicPoisson):
+        groups = check.integer("bands", bands or 0, minimum=2)
+        sampler, steps = CyclicPoisson.of_groups(groups, public_size, expected_batch_size, epochs)
+    else:
+        sampler, steps = kind.for_batches(public_size, expected_batch_size, epochs, PrivacyUnit(max_rows_per_unit))
+    steps_per_epoch = max(1, round(1 / sampler.share))
     update = update or SGD(1.0, momentum=0.9)
+    strategy = _strategy(correlation, bands, sampler, workload_of(update, average_from)) if correlated else Independent()
     if average_from is not None:
         update = Averaged(update, skip=math.floor(check.fraction("average_from", average_from, zero=True) * steps))
     noise = ExponentialDecay(noise_multiplier, decay, steps_per_epoch) if decay else Constant(noise_multiplier)
     bounding = bounding or Clip(clipping_norm or 0.0)
-    return Plan(sampler, bounding, noise, update, steps, public_size, post or Identity())
+    return Plan(sampler, bounding, noise, update, steps, public_size, post or Identity(), correlation=strategy)
+
+
+def workload_of(update: Update, average_from: float | None = None) -> Workload:
+    """What noise does to a model that is trained so: by SGD's momentum, or that of Adam, whose scales it takes for constant."""
+    momentum = getattr(update, "momentum", getattr(update, "beta1", 0.0))
+    return Workload(momentum, of="last") if average_from is None else Workload(momentum, of="mean", mean_from=average_from)
+
+
+def _strategy(correlation: str | Strategy, bands: int | None, sampler: Sampler, workload: Workload) -> Strategy:
+    """The strategy for these words, or the one that is given."""
+    if isinstance(correlation, Strategy):
+        return correlation
+    known = strategies()
+    kind = known[check.choice("correlation", correlation, known)]
+    if bands is None:
+        raise ValueError(f"Expected bands with correlation={correlation!r}: over how many steps noise is taken back.")
+    return kind.for_run(check.integer("bands", bands, minimum=2), sampler.participation, workload)
 
 
 def small_scale(plan: Plan, factor: float) -> Plan:

@@ -8,6 +8,8 @@ import pkgutil
 from importlib import import_module
 
 from dperm.gradient.sampling.balls_and_bins import BallsAndBins
+from dperm.gradient.sampling.cyclic import CyclicPoisson
+from dperm.gradient.sampling.fixed_order import FixedOrder
 from dperm.gradient.sampling.fixed_size import FixedSize
 from dperm.gradient.sampling.poisson import Poisson, PoissonUpTo
 from dperm.gradient.sampling.rows import PoissonRows
@@ -16,4 +18,15 @@ from dperm.gradient.sampling.sampler import FullBatch, Sampler, samplings
 for _module in pkgutil.iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["BallsAndBins", "FixedSize", "FullBatch", "Poisson", "PoissonRows", "PoissonUpTo", "Sampler", "samplings"]
+__all__ = [
+    "BallsAndBins",
+    "CyclicPoisson",
+    "FixedOrder",
+    "FixedSize",
+    "FullBatch",
+    "Poisson",
+    "PoissonRows",
+    "PoissonUpTo",
+    "Sampler",
+    "samplings",
+]

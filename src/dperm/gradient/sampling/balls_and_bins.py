@@ -29,6 +29,7 @@ class BallsAndBins(Sampler, Draw):
     sampling = "balls_and_bins"
     words = "balls and bins"
     key: ClassVar[str] = "allocated"
+    draws_all: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "batches", check.integer("batches", self.batches, minimum=2))
@@ -56,6 +57,9 @@ class BallsAndBins(Sampler, Draw):
     def event(self, step: Gaussian, first: int, count: int) -> Event:
         epochs = -(-(first + count) // self.batches) - first // self.batches
         return SelfComposed(RandomAllocation(self.batches, step), epochs)
+
+    def chance_of_unseen(self, step: int) -> float:
+        return 1 / (self.batches - step % self.batches)
 
     def indices(self, generator: np.random.Generator, records: int, steps: int) -> Iterator[Indices]:
         for start in range(0, steps, self.batches):

@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from dperm._family import members, ours
+from dperm.gradient.correlation import Participation, Periodic
 from dperm.objectives import PrivacyUnit
-from dperm.privacy.events import Event, Gaussian, SelfComposed
+from dperm.privacy.events import BoundedSquaresGaussian, Event, Gaussian, SelfComposed
 from dperm.release import Channel
 from dperm.release.draws import Draw
 
@@ -26,16 +27,32 @@ class Sampler(ABC):
     whole_batches = False  # whether batches have a size, and not only an expected one
     by_rows = False  # whether rows of persons are drawn, each by itself
     slots = 1  # rows of a person that are drawn each by itself
+    correlates = False  # whether noise of its steps may be correlated
     grouped = False  # whether its proof holds of persons with several rows, each of them one record
 
     @property
     @abstractmethod
     def rate(self) -> float:
-        """Probability of a record being in one draw."""
+        """Probability, as it is charged, of a record being in one draw that it may be in."""
+
+    @property
+    def share(self) -> float:
+        """Expected share of all records in one draw."""
+        return self.rate
+
+    @property
+    def participation(self) -> Participation:
+        """In which of the steps that are charged together a record may be: of samplers whose steps' noise may be correlated."""
+        raise ValueError(f"Expected another sampler with correlated noise: nothing is proved of it with {self.words} sampling.")
 
     @abstractmethod
     def event(self, step: Gaussian, first: int, count: int) -> Event:
         """What `count` steps from step `first` on cost, given the event of a step on the records that it drew."""
+
+    def correlated_event(self, step: Gaussian, first: int, count: int) -> Event:
+        """The same of steps whose noise is correlated. The noise of `step` is in units of what a record moves all of those
+        releases together that see it in the steps of `participation`."""
+        raise ValueError(f"Expected another sampler with correlated noise: nothing is proved of it with {self.words} sampling.")
 
     @classmethod
     def for_batches(cls, public_size: int, batch: float, epochs: float, unit: PrivacyUnit) -> tuple[Sampler, int]:
@@ -89,6 +106,14 @@ class FullBatch(Sampler):
 
     words = "full batch"
     grouped = True
+    correlates = True
+
+    @property
+    def participation(self) -> Participation:
+        return Periodic(1)
+
+    def correlated_event(self, step: Gaussian, first: int, count: int) -> Event:
+        return BoundedSquaresGaussian(step.noise_multiplier, count, 1.0, step.relation)
 
     @property
     def rate(self) -> float:

@@ -1,0 +1,91 @@
+"""A strategy of the caller's own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from dperm._types import Array
+from dperm.gradient.correlation.strategy import Last, Memory, Strategy, rounded_terms, weighted
+from dperm.gradient.correlation.workload import Workload
+
+_ROUNDED = 1 + 1e-12  # products of rows of up to some thousand doubles
+
+
+@dataclass(frozen=True)
+class GivenMatrix(Strategy):
+    """C as it is given, (T, T) as rows of public numbers: lower triangular, with ones on its diagonal, for runs of T steps.
+
+    Whatever it is, it is charged what it costs.
+    """
+
+    rows: tuple[tuple[float, ...], ...]
+
+    paper = "Denisov, McMahan, Rush, Smith, Thakurta 2022 (matrix mechanism), with a strategy of the caller's"
+
+    def __post_init__(self) -> None:
+        matrix = np.array(self.rows, dtype=np.float64)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.all(np.isfinite(matrix)):
+            raise ValueError("Expected a square matrix of finite numbers as strategy.")
+        if np.any(np.triu(matrix, 1)) or np.any(np.diag(matrix) != 1):
+            raise ValueError("Expected a lower-triangular strategy with ones on its diagonal: divide its columns by theirs.")
+        object.__setattr__(self, "rows", tuple(map(tuple, matrix.tolist())))
+
+    @classmethod
+    def of(cls, matrix: Array) -> GivenMatrix:
+        """Of an array (T, T)."""
+        return cls(tuple(map(tuple, np.asarray(matrix, dtype=np.float64).tolist())))
+
+    def matrix(self, steps: int) -> Array:
+        if steps > len(self.rows):
+            raise ValueError(f"Expected a strategy for {steps} steps, got one for {len(self.rows)}.")
+        return np.array(self.rows)[:steps, :steps]
+
+    def bands(self, steps: int) -> int:
+        return max(int(np.max(np.subtract(*np.nonzero(self.matrix(steps))))) + 1, 1)
+
+    def products(self, steps: int, lag: int) -> Array:
+        matrix = self.matrix(steps)
+        return np.einsum("ti,ti->i", matrix[:, : steps - lag], matrix[:, lag:]) * _ROUNDED
+
+    def memory(self, steps: int, limit: float, first: int = 0) -> Memory:
+        return _Rows(self.matrix(steps)[first:, first:], self.bands(steps), limit)
+
+    def restarts(self, steps: int) -> bool:
+        return False  # places that are drawn anew may be the worst ones of both parts
+
+    def kept(self, steps: int) -> int:
+        return self.bands(steps) - 1
+
+    def remaining(self, workload: Workload, steps: int) -> float:
+        matrix, total = self.matrix(steps), 0.0
+        for part, weights in workload.functionals(steps):
+            # weights that differ are those of iterates that have one gradient more each, and the same part in the others
+            for end in [len(part)] if np.all(weights == weights[0]) else range(1, len(part) + 1):
+                row = part[:end][::-1]
+                left = scipy.linalg.solve_triangular(matrix[:end, :end], row, trans="T", lower=True)
+                total += float(left @ left) * (weights[0] if np.all(weights == weights[0]) else 1 / len(part))
+        return math.sqrt(total)
+
+    def rounding(self, steps: int) -> float:
+        return 2.0 + float(np.abs(self.matrix(steps)).sum(axis=1).max()) * (1 + rounded_terms(self.kept(steps)))
+
+
+class _Rows(Last):
+    """The noise of the last steps, taken back by the coefficients of each step's row."""
+
+    def __init__(self, matrix: Array, bands: int, limit: float) -> None:
+        super().__init__([0.0] * (bands - 1), limit)
+        self._matrix, self._step = matrix, 0
+
+    def owed(self) -> Any | None:
+        before = range(self._step - 1, -1, -1)
+        return weighted((float(self._matrix[self._step, step]) for step in before), reversed(self._noise))
+
+    def keep(self, released: Any, total: Any, owed: Any | None) -> None:
+        super().keep(released, total, owed)
+        self._step += 1

@@ -1,0 +1,69 @@
+"""The square root of a workload whose inverse is cut to some bands: little memory, and a strategy that is not banded itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.signal import lfilter
+
+from dperm import _validate as check
+from dperm._types import Array
+from dperm.gradient.correlation.participation import Participation
+from dperm.gradient.correlation.strategy import Last, Memory, Toeplitz
+from dperm.gradient.correlation.workload import Workload
+
+
+@dataclass(frozen=True)
+class InverseSquareRoot(Toeplitz):
+    """C⁻¹ has the first `width` coefficients of √((1 − decay·x)(1 − momentum·x)), so that a step takes back fresh noise of the
+    last `width` − 1 steps (Kalinin et al. 2025, "Back to square roots"). C itself has as many bands as the run has steps: no
+    amplification is proved for it.
+    """
+
+    width: int
+    momentum: float = 0.0
+    decay: float = 1.0
+
+    paper = "Kalinin, McMahan, Upadhyay, Lampert 2025 (banded inverse square root)"
+    word = "inverse_square_root"
+
+    @classmethod
+    def for_run(cls, width: int, participation: Participation, workload: Workload) -> InverseSquareRoot:
+        return cls(width, workload.momentum)
+
+    def __post_init__(self) -> None:
+        check.integer("width", self.width)
+        check.fraction("momentum", self.momentum, zero=True)
+        check.fraction("decay", self.decay, one=True)
+
+    def coefficients(self, steps: int) -> Array:
+        made: Any = lfilter([1.0], self.inverse(steps), np.eye(1, steps)[0])
+        return made
+
+    def inverse(self, steps: int) -> Array:
+        """(width,) the coefficients of C⁻¹."""
+        return np.convolve(self._root(self.decay, steps), self._root(self.momentum, steps))[: min(self.width, steps)]
+
+    def _root(self, factor: float, steps: int) -> Array:
+        """(width,) the coefficients of √(1 − factor·x)."""
+        numbers = np.arange(1, min(self.width, steps))
+        return np.concatenate([[1.0], np.cumprod(factor * (numbers - 1.5) / numbers)])
+
+    def inverted(self, values: Array, steps: int) -> Array:
+        made: Any = lfilter(self.inverse(steps), [1.0], values)
+        return made
+
+    def kept(self, steps: int) -> int:
+        return len(self.inverse(steps)) - 1
+
+    def memory(self, steps: int, limit: float, first: int = 0) -> Memory:
+        return _Fresh((-self.inverse(steps)[1:]).tolist(), limit)
+
+
+class _Fresh(Last):
+    """The fresh noise of the last steps, released − query: Ĝ − G = C⁻¹Z, so that a step takes back −Σ_k (C⁻¹)_k·Z_{t−k}."""
+
+    def keep(self, released: Any, total: Any, owed: Any | None) -> None:
+        super().keep(released if owed is None else released + owed, total, owed)

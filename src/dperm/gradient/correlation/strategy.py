@@ -1,0 +1,233 @@
+"""Strategies: what noise of earlier steps a step takes back, how far a record then moves all releases, and what that leaves."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from array_api_compat import array_namespace
+from scipy.signal import lfilter
+
+from dperm._family import members
+from dperm._types import Array
+from dperm.gradient.correlation.participation import Participation, squared_sensitivity
+from dperm.gradient.correlation.workload import Workload
+
+#: in grid steps: where noise that is kept is cut, so that what a step takes back is nearly exact
+LARGEST_KEPT = 2.0**40
+_DOUBLE = 2.0**-53
+
+
+class Memory(ABC):
+    """The noise of earlier steps that later ones take back: private, for it is what was released less what the records gave."""
+
+    @abstractmethod
+    def owed(self) -> Any | None:
+        """(p,) what the next step takes back; None: nothing yet."""
+
+    @abstractmethod
+    def keep(self, released: Any, total: Any, owed: Any | None) -> None:
+        """Take in a step (p,): what was released, Ĝ; the sum of what the records gave, G; and what was taken back of it. They
+        stay as they are."""
+
+
+class Last(Memory):
+    """The noise of the last steps, in full, Ĝ − G; what is taken back is a linear function of it.
+
+    `coefficients` are those of the step before, of the one before that, and so on; `limit` is where noise is cut.
+    """
+
+    def __init__(self, coefficients: Sequence[float], limit: float) -> None:
+        self._coefficients, self._limit = [float(coefficient) for coefficient in coefficients], limit
+        self._noise: deque[Any] = deque(maxlen=len(self._coefficients))
+
+    def owed(self) -> Any | None:
+        return weighted(self._coefficients, reversed(self._noise))
+
+    def keep(self, released: Any, total: Any, owed: Any | None) -> None:
+        self._noise.append(cut(released - total, self._limit))
+
+
+def weighted(coefficients: Iterable[float], arrays: Iterable[Any]) -> Any | None:
+    """Σ of coefficient × array, of as many as there are of both; None of none."""
+    total = None
+    for coefficient, array in zip(coefficients, arrays, strict=False):
+        part = array * coefficient
+        if total is None:
+            total = part
+        else:
+            total += part  # in place: nobody else holds it
+    return total
+
+
+def cut(array: Any, limit: float) -> Any:
+    """With no number beyond ±limit: that brings no two arrays further apart."""
+    return array_namespace(array).clip(array, -limit, limit) if limit < math.inf else array
+
+
+@dataclass(frozen=True)
+class Strategy(ABC):
+    """A lower-triangular matrix C with ones on its diagonal, fixed by public numbers.
+
+    A step's query is its sum less what it takes back, G_t − Σ_{j<t} C[t, j]·(Ĝ_j − G_j), and what is released is Ĝ_t. That is
+    the release of (C·G)_t + Z_t: the two differ by Σ_{j<t} C[t, j]·Ĝ_j, which everybody knows.
+    """
+
+    #: `correlation=` of recipes; empty: there is no word for it
+    word: ClassVar[str] = ""
+    #: where it is published
+    paper: ClassVar[str] = ""
+    #: whether it treats every number of a sum by itself
+    coordinatewise = True
+
+    @classmethod
+    def for_run(cls, width: int, participation: Participation, workload: Workload) -> Strategy:
+        """That of this `width`, as bands or buffers, for records that take part so, and for this workload."""
+        raise ValueError(f"Expected a {cls.__name__} of your own to be handed to a plan: it has no rule for its settings.")
+
+    @abstractmethod
+    def bands(self, steps: int) -> int:
+        """The number of diagonals of C, beside which it is zero, for a run of so many steps."""
+
+    @abstractmethod
+    def products(self, steps: int, lag: int) -> Array:
+        """(steps − lag,) the inner products of column i of C with column i + lag, for every i; never too small in size."""
+
+    @abstractmethod
+    def memory(self, steps: int, limit: float, first: int = 0) -> Memory:
+        """What a run of so many steps keeps; no number of it beyond ±limit. A run that goes on at step `first` after an
+        interruption keeps nothing of those before."""
+
+    @abstractmethod
+    def restarts(self, steps: int) -> bool:
+        """Whether a record moves no more in all if the run is interrupted, and goes on with new places of the records and nothing
+        kept."""
+
+    @abstractmethod
+    def kept(self, steps: int) -> int:
+        """How many vectors of the model's size a run keeps."""
+
+    @abstractmethod
+    def matrix(self, steps: int) -> Array:
+        """(steps, steps) C itself: of short runs."""
+
+    @abstractmethod
+    def remaining(self, workload: Workload, steps: int) -> float:
+        """The root of the workload's sum of squares of C⁻¹Z, for independent Z of one unit."""
+
+    @abstractmethod
+    def rounding(self, steps: int) -> float:
+        """How far apart rounding may bring a number of C·G of two neighbours in one step, in units of the grid's step."""
+
+    def squared_sensitivity(self, participation: Participation, steps: int) -> float:
+        """How far one record moves all releases together, squared, in units of the longest vector that it contributes."""
+        return squared_sensitivity(lambda lag: self.products(steps, lag), participation, steps, self.bands(steps))
+
+
+@dataclass(frozen=True)
+class Independent(Strategy):
+    """No correlation: C is the identity, as in DP-SGD."""
+
+    word = "none"
+
+    @classmethod
+    def for_run(cls, width: int, participation: Participation, workload: Workload) -> Strategy:
+        return cls()
+
+    def bands(self, steps: int) -> int:
+        return 1
+
+    def products(self, steps: int, lag: int) -> Array:
+        return np.full(steps, 1.0) if lag == 0 else np.zeros(steps - lag)
+
+    def memory(self, steps: int, limit: float, first: int = 0) -> Memory:
+        return Last((), limit)
+
+    def restarts(self, steps: int) -> bool:
+        return True
+
+    def kept(self, steps: int) -> int:
+        return 0
+
+    def matrix(self, steps: int) -> Array:
+        return np.eye(steps)
+
+    def remaining(self, workload: Workload, steps: int) -> float:
+        return math.sqrt(sum(float(weights @ part**2) for part, weights in workload.functionals(steps)))
+
+    def rounding(self, steps: int) -> float:
+        return 3.0
+
+
+@dataclass(frozen=True)
+class Toeplitz(Strategy):
+    """C[t, t − k] = c_k, the same in every step, with c_0 = 1."""
+
+    @abstractmethod
+    def coefficients(self, steps: int) -> Array:
+        """(bands,) c_0 = 1, c_1, … of a run of so many steps."""
+
+    def bands(self, steps: int) -> int:
+        return len(self.coefficients(steps))
+
+    def products(self, steps: int, lag: int) -> Array:
+        found, all = np.zeros(steps - lag), self.coefficients(steps)
+        if lag < len(all):
+            common = all[: len(all) - lag] * all[lag:]
+            sums = np.cumsum(common)[::-1]  # the last columns have fewer rows
+            found[: steps - lag] = sums[0]
+            found[max(0, steps - lag - len(sums)) :] = sums[max(0, len(sums) - (steps - lag)) :]
+        return found
+
+    def memory(self, steps: int, limit: float, first: int = 0) -> Memory:
+        return Last(self.coefficients(steps)[1:].tolist(), limit)
+
+    def restarts(self, steps: int) -> bool:
+        """With c ≥ 0, what a record moves from its first step i on is a part of what one moves from the first step of the run on,
+        and rows of both parts of the run are moved no less if what was moved before counts in the second as well."""
+        return bool(np.all(self.coefficients(steps) >= 0))
+
+    def kept(self, steps: int) -> int:
+        return self.bands(steps) - 1
+
+    def matrix(self, steps: int) -> Array:
+        all = np.zeros(steps)
+        all[: self.bands(steps)] = self.coefficients(steps)[:steps]
+        lags = np.subtract.outer(np.arange(steps), np.arange(steps))
+        return np.where(lags >= 0, all[np.maximum(lags, 0)], 0.0)
+
+    def remaining(self, workload: Workload, steps: int) -> float:
+        return math.sqrt(sum(float(weights @ self.inverted(part, steps) ** 2) for part, weights in workload.functionals(steps)))
+
+    def inverted(self, values: Array, steps: int) -> Array:
+        """C⁻¹ applied to `values` (at most `steps` numbers)."""
+        made: Any = lfilter([1.0], self.coefficients(steps), values)
+        return made
+
+    def rounding(self, steps: int) -> float:
+        """The query, and the query on the grid, are half a grid step away from the true ones; so is the double nearest to a sum,
+        and noise that is kept as far from the true one as that: twice (½ + ½ + ½·Σ|c|). What is kept is no larger than 2⁴⁰ grid
+        steps, so that products and sums of doubles add no more than 2⁻¹² for each of them.
+        """
+        return 2.0 + float(np.abs(self.coefficients(steps)).sum()) * (1 + rounded_terms(self.kept(steps)))
+
+
+def rounded_terms(count: int) -> float:
+    """What rounding adds to a sum of so many products of kept noise, in half grid steps."""
+    return 2 * (count + 2) * _DOUBLE * LARGEST_KEPT
+
+
+def predicted_error(strategy: Strategy, participation: Participation, workload: Workload, steps: int) -> float:
+    """The root of the workload's mean square of the noise in a trained model, in units of noise ÷ sensitivity: what strategies
+    are compared by at equal noise multiplier."""
+    return math.sqrt(strategy.squared_sensitivity(participation, steps)) * strategy.remaining(workload, steps)
+
+
+def strategies() -> dict[str, type[Strategy]]:
+    """dperm's strategies by the word for each in `correlation=`."""
+    return {kind.word: kind for kind in sorted(members(Strategy), key=lambda kind: kind.word) if kind.word}

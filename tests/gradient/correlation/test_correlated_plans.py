@@ -1,0 +1,311 @@
+"""Plans whose noise is correlated cost what their records move all releases together, and are refuted where they move more."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dperm.audit import AuditResult, Training, replay
+from dperm.audit.inclusions import DrawsTested
+from dperm.audit.recording import Recorder
+from dperm.gradient import AdaptiveClip, BallsAndBins, Clip, CyclicPoisson, ExponentialDecay, FixedOrder, FullBatch, Plan, Poisson
+from dperm.gradient.correlation import Independent, Once, Periodic, Strategy
+from dperm.gradient.correlation.banded_toeplitz import BandedToeplitz
+from dperm.gradient.correlation.buffered import Buffered
+from dperm.gradient.correlation.given_matrix import GivenMatrix
+from dperm.gradient.correlation.strategy import Last
+from dperm.gradient.recipes import dp_sgd
+from dperm.mechanisms import Budget, GradientPerturbation
+from dperm.objectives import LinearObjective, Logistic
+from dperm.privacy import BoundedSquaresGaussian, Gaussian, PoissonSampled, Relation, SelfComposed, epsilon
+from dperm.privacy.events import CyclicSampled, leaves
+from dperm.release import Channel, SpendLog, UnpaidReleaseError
+from helpers.catalogue.common import ADD, DELTA, REPLACE, objective, plan
+
+GROUPS = 4
+SIGNED = GivenMatrix.of(np.eye(20) - 0.5 * np.eye(20, k=-1))
+
+
+def correlated(sampler: Any = None, strategy: Strategy | None = None, noise: float = 2.0, **changes: Any) -> Plan:
+    sampler, strategy = sampler or CyclicPoisson(0.6, GROUPS), strategy or BandedToeplitz(GROUPS)
+    # a clipping norm that gradients exceed throughout
+    return plan(noise, **({"sampler": sampler, "correlation": strategy, "bounding": Clip(0.3)} | changes))
+
+
+def replayed(made: Plan, relation: Relation = ADD) -> AuditResult:
+    mechanism = GradientPerturbation(budget=Budget(DELTA), plan=made)
+    return replay(Training.of_mechanism(mechanism, objective(relation=relation)))
+
+
+# Charges
+
+
+def test_cyclic_groups_cost_as_many_poisson_samples_as_a_group_has_turns() -> None:
+    made = correlated(steps=22)
+    event = made.event(ADD)
+    assert event == SelfComposed(CyclicSampled(0.6, Gaussian(2.0), GROUPS), 6)
+    assert sum(count * leaf.releases for leaf, count in leaves(event).items()) >= made.steps
+    assert epsilon(event, DELTA) == epsilon(SelfComposed(PoissonSampled(0.6, Gaussian(2.0)), 6), DELTA)
+    assert made.expected_batch_size == pytest.approx(0.6 / GROUPS * made.public_size)
+    assert made.kind == "cyclic Poisson, correlated noise" and "banded matrix" in made.paper
+    with pytest.raises(ValueError, match="add_or_remove_one"):
+        made.event(REPLACE)
+
+
+def test_a_fixed_order_costs_one_gaussian_whatever_the_strategy() -> None:
+    for strategy in (BandedToeplitz(5), Buffered(2, 5)):
+        event = correlated(FixedOrder(5), strategy).event(ADD)
+        assert event == BoundedSquaresGaussian(2.0, 20, 1.0) and epsilon(event, DELTA) == epsilon(Gaussian(2.0), DELTA)
+    alone = correlated(FixedOrder(5), Independent()).event(ADD)
+    assert alone == BoundedSquaresGaussian(2.0, 20, 4.0)  # four epochs
+
+
+@pytest.mark.parametrize("size", [1, 5, 10_000])
+@pytest.mark.parametrize("noise", [0.3, 50.0])
+@pytest.mark.parametrize("strategy", [BandedToeplitz(4), Buffered(2, 4), SIGNED], ids=repr)
+def test_what_rounding_adds_is_charged_and_little(strategy: Strategy, noise: float, size: int) -> None:
+    made = correlated(FixedOrder(4), strategy, noise)
+    exact = math.sqrt(strategy.squared_sensitivity(Periodic(4), 20))
+    assert exact < made.joint_sensitivity(1.0, noise, size) < exact * 1.01
+
+
+def test_a_strategy_that_keeps_nothing_is_the_plan_without_one() -> None:
+    assert correlated(Poisson(0.3), BandedToeplitz(1)).event(ADD) == plan(2.0).event(ADD)
+    assert correlated(Poisson(0.3), BandedToeplitz(1)).kind == plan(2.0).kind == "Poisson"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sampler": Poisson(0.3)}, "sampling=cyclic_poisson, fixed_order or full batches"),
+        ({"sampler": BallsAndBins(4)}, "cyclic_poisson"),
+        ({"strategy": BandedToeplitz(5)}, "at most 4 bands"),
+        ({"strategy": Buffered(2, 4)}, "at most 4 bands"),
+        ({"bounding": AdaptiveClip(0.5, 0.5)}, "one clipping norm"),
+        ({"noise_schedule": ExponentialDecay(2.0, 0.1, 4)}, "one noise level"),
+        ({"strategy": GivenMatrix.of(np.eye(5) - 0.5 * np.eye(5, k=-1))}, "strategy for 20 steps"),
+    ],
+)
+def test_what_nothing_is_proved_of_is_refused(changes: dict[str, Any], message: str) -> None:
+    changes = dict(changes)
+    schedule = {"noise": changes.pop("noise_schedule")} if "noise_schedule" in changes else {}
+    strategy, sampler = changes.pop("strategy", BandedToeplitz(4)), changes.pop("sampler", CyclicPoisson(0.6, GROUPS))
+    with pytest.raises(ValueError, match=message):
+        plan(2.0, sampler=sampler, correlation=strategy, **changes, **schedule)
+
+
+# Draws
+
+
+def test_records_keep_their_groups_and_take_turns() -> None:
+    steps, records = 400, 60
+    places = np.full(records, -1)
+    hits = np.zeros(records)
+    for step, included in enumerate(CyclicPoisson(0.25, 3).indices(np.random.default_rng(1), records, steps)):
+        assert np.array_equal(included, np.sort(included))
+        assert np.all((places[included] == -1) | (places[included] == step % 3))
+        places[included] = step % 3
+        hits[included] += 1
+    turns = steps // 3
+    assert np.all(np.abs(hits - 0.25 * turns) < 6 * math.sqrt(turns * 0.25 * 0.75))
+    assert set(np.bincount(places, minlength=3) > 8) == {True}
+    once = list(FixedOrder(4).indices(np.random.default_rng(1), records, 8))
+    assert all(np.array_equal(a, b) for a, b in zip(once[:4], once[4:], strict=True))
+    assert np.array_equal(np.sort(np.concatenate(once[:4])), np.arange(records))
+
+
+@pytest.mark.parametrize("sampler", [CyclicPoisson(0.4, 3), FixedOrder(3)])
+def test_the_chance_of_a_record_that_was_not_seen_is_as_stated(sampler: Any) -> None:
+    """Over many records: of those that were in no draw before, the share that is in this one."""
+    records, seen = 60_000, np.zeros(60_000, dtype=bool)
+    for step, included in enumerate(sampler.indices(np.random.default_rng(2), records, 9)):
+        unseen, chance = int((~seen).sum()), sampler.chance_of_unseen(step)
+        found = int((~seen[included]).sum())
+        assert abs(found - unseen * chance) <= 6 * math.sqrt(unseen * chance * (1 - chance)) + 1e-9
+        seen[included] = True
+
+
+# Replay
+
+
+@pytest.mark.parametrize(
+    ("made", "relation"),
+    [
+        (correlated(), ADD),
+        (correlated(FixedOrder(5), BandedToeplitz(5)), ADD),
+        (correlated(FixedOrder(5), BandedToeplitz(8)), REPLACE),
+        (correlated(FixedOrder(5), Buffered(2, 5)), REPLACE),
+        (correlated(FixedOrder(5), SIGNED), ADD),
+        (correlated(FullBatch(), BandedToeplitz(3), steps=8), ADD),
+    ],
+    ids=lambda value: value.kind + repr(value.correlation)[:30] if isinstance(value, Plan) else str(value),
+)
+def test_replay_finds_records_that_move_all_that_is_charged_and_no_more(made: Plan, relation: Relation) -> None:
+    result = replayed(made, relation)
+    assert result.verdict == "consistent", str(result)
+    assert set(result.details["movement"]) == {"sum of gradients together"}
+    assert 0.9 < result.details["largest_movement"] <= 1 + 1e-6
+
+
+def test_one_participation_charged_for_several_epochs_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def once(self: Plan, each: float, noise_multiplier: float, size: int) -> float:
+        return 1.0001 * each * math.sqrt(self.correlation.squared_sensitivity(Once(), self.steps))
+
+    monkeypatch.setattr(Plan, "joint_sensitivity", once)
+    result = replayed(correlated(FixedOrder(5), BandedToeplitz(5)))
+    assert result.refuted and any("together" in finding for finding in result.findings)
+
+
+def test_a_column_that_is_not_charged_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sensitivity of one step's sum, though a record moves the steps that take it back."""
+    monkeypatch.setattr(Plan, "joint_sensitivity", lambda self, each, noise_multiplier, size: 1.0001 * each)
+    for made in (correlated(), correlated(FixedOrder(5), BandedToeplitz(5))):
+        assert replayed(made).refuted
+
+
+def test_sums_in_the_place_of_the_noise_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C⁻¹ applied to the sums before the noise: each step takes back what records gave to earlier ones."""
+
+    def keep(self: Last, released: Any, total: Any, owed: Any | None) -> None:
+        self._noise.append(3.0 * total)  # pyright: ignore[reportPrivateUsage]
+
+    monkeypatch.setattr(Last, "keep", keep)
+    assert replayed(correlated(FixedOrder(5), BandedToeplitz(5))).refuted
+
+
+def twice(self: Any, generator: np.random.Generator, records: int, steps: int) -> Iterator[Any]:
+    """A record takes part twice within the steps that take it back."""
+    for step, included in enumerate(honest(self, generator, records, steps)):
+        yield np.union1d(included, np.arange(min(records, 1))) if step % self.groups < 2 else included
+
+
+def changing(self: Any, generator: np.random.Generator, records: int, steps: int) -> Iterator[Any]:
+    """Groups drawn anew in each round."""
+    for start in range(0, steps, self.groups):
+        yield from honest(self, generator, records, min(self.groups, steps - start))
+
+
+honest = CyclicPoisson.indices
+
+
+@pytest.mark.parametrize("draws", [twice, changing])
+def test_records_that_do_not_keep_their_group_are_found(draws: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CyclicPoisson, "indices", draws)
+    result = replayed(correlated())
+    assert result.refuted and any("place" in text or "drawn twice" in text for text in result.findings)
+
+
+def test_groups_that_are_drawn_at_another_rate_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def often(self: Any, generator: np.random.Generator, records: int, steps: int) -> Iterator[Any]:
+        yield from honest(CyclicPoisson(min(0.99, 2 * self.sampling_rate), self.groups), generator, records, steps)
+
+    def tested(indices: Any) -> DrawsTested:
+        monkeypatch.setattr(CyclicPoisson, "indices", indices)
+        runs = []
+        for _ in range(2):
+            recorder = Recorder()
+            channel = Channel.open(recorder)
+            channel.charge(SelfComposed(CyclicSampled(0.2, Gaussian(2.0), 3), 4), "test")
+            list(channel.draw(CyclicPoisson(0.2, 3), 2000, 12))
+            runs.append(recorder.recording.drawn)
+        return DrawsTested.of(runs)
+
+    assert tested(honest).findings == () and tested(honest).rates["cyclic"] is not None
+    assert tested(often).findings
+
+
+# Noise
+
+
+def test_the_noise_of_a_run_is_correlated_as_its_strategy_says() -> None:
+    """Over many seeds, on records that give nothing: Ĝ = C⁻¹Z."""
+    made, problem = correlated(CyclicPoisson(0.1, 3), BandedToeplitz(3), steps=6), LinearObjective(Logistic(), 3, public_size=60)
+    records, runs = problem.records(np.zeros((60, 3)), np.ones(60)), []
+    for seed in range(400):
+        channel = Channel.open(seed)
+        channel.charge(made.event(ADD), "test")
+        gradients = made.gradients(problem, records, channel)
+        runs.append(np.stack([gradients(np.zeros(3)) for _ in range(6)]))
+    noise = np.stack(runs) * made.expected_batch_size / (2.0 * made.joint_sensitivity(0.3, 2.0, 3))
+    found = np.einsum("rti,rsi->ts", noise, noise) / (400 * 3)
+    inverse = np.linalg.inv(made.correlation.matrix(6))
+    expected = inverse @ inverse.T
+    spread = np.sqrt((np.outer(np.diag(expected), np.diag(expected)) + expected**2) / (400 * 3))
+    assert np.all(np.abs(found - expected) < 5.5 * spread)
+
+
+# Runs that go on
+
+
+def test_a_run_that_goes_on_begins_a_round_with_nothing_kept(tmp_path: Path) -> None:
+    log, made, problem = SpendLog(tmp_path / "log.db"), correlated(steps=16), objective()
+    rng = np.random.default_rng(0)
+    records = problem.records(rng.normal(size=(60, 3)), np.sign(rng.normal(size=60)))
+    first = Channel.open(log=log)
+    charge = first.charge(made.event(ADD), "test", continuable=True)
+    gradients = made.gradients(problem, records, first)
+    for _ in range(6):
+        first.reserve(1, 16)
+        gradients(np.zeros(4))
+    assert gradients.public() == {} and gradients.private() == {}  # nothing that is kept is in a checkpoint
+    again = Channel.open(log=log)
+    again.resume(charge, made.event(ADD))
+    start, _ = again.reserve(10, 16)
+    going_on = made.gradients(problem, records, again, first=start)
+    assert (start, going_on.step) == (6, 8)
+    for _ in range(8):
+        going_on(np.zeros(4))
+    with pytest.raises((UnpaidReleaseError, StopIteration)):
+        going_on(np.zeros(4))
+
+
+def test_a_strategy_whose_blocks_may_move_more_is_not_gone_on_with() -> None:
+    made, problem = correlated(FixedOrder(4), SIGNED), objective()
+    channel = Channel.open()
+    channel.charge(made.event(ADD), "test")
+    with pytest.raises(ValueError, match="cannot be continued"):
+        made.gradients(problem, problem.records(np.zeros((3, 3)), np.ones(3)), channel, first=4)
+
+
+def test_blocks_of_a_strategy_that_goes_on_move_no_more_than_the_whole() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(200):
+        steps = int(rng.integers(2, 30))
+        strategy = BandedToeplitz(int(rng.integers(1, 12)))
+        assert strategy.restarts(steps)
+        period = int(rng.integers(1, 8))
+        whole = strategy.matrix(steps)
+        inner = sorted({int(cut) // period * period for cut in rng.integers(1, steps, size=2)} - {0})
+        cuts = [0, *inner, steps]  # runs go on where a period begins
+        blocks = [whole[: b - a, : b - a] for a, b in itertools.pairwise(cuts)]
+        parts = [GivenMatrix.of(block).squared_sensitivity(Periodic(period), len(block)) for block in blocks]
+        assert sum(parts) <= strategy.squared_sensitivity(Periodic(period), steps) * (1 + 1e-9)
+
+
+# Recipes
+
+
+def test_words_of_a_recipe() -> None:
+    common: dict[str, Any] = {
+        "noise_multiplier": 1.0, "public_size": 1000, "expected_batch_size": 50, "epochs": 4, "clipping_norm": 1.0
+    }  # fmt: skip
+    banded = dp_sgd(**common, correlation="banded", bands=4)
+    assert banded.sampler == CyclicPoisson(0.2, 4) and banded.steps == 80 and banded.expected_batch_size == pytest.approx(50)
+    assert dp_sgd(**common, correlation="banded", bands=1) == dp_sgd(**common)
+    fixed = dp_sgd(**common, correlation="buffered", bands=2, sampling="fixed_order")
+    assert fixed.sampler == FixedOrder(20) and fixed.correlation.kept(80) == 2
+    for wrong, message in (
+        ({"correlation": "banded"}, "bands"),
+        ({"correlation": "all", "bands": 3}, "correlation"),
+        ({"correlation": "banded", "bands": 20}, "below 50, a group of 20"),
+        ({"correlation": "buffered", "bands": 3}, "at most 3 bands"),
+        ({"correlation": "banded", "bands": 3, "sampling": "fixed_size"}, "another sampler"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dp_sgd(**common, **wrong)
