@@ -1,7 +1,8 @@
 """Whether records are drawn as their rule states: as often, independently of each other, and anew each time.
 
 Each test bets on coins. Before a draw, and given all draws before it, a record that may be in it is in it with a known
-probability p: the rate; for balls and bins 1 ÷ (bins left), of records that were in none before. So, for any s and any choice of
+probability p: the rate; for balls and bins 1 ÷ (bins left), of records that were in none before; with cyclic sampling the chance
+that such a record is of the group whose turn it is, times the rate. So, for any s and any choice of
 records that depends only on what came before, Π exp(s·x)/(1 + p·(e^s − 1)) over their inclusions x has mean 1, wherever the run
 stops. An average of such products, with weights fixed in advance, is 10⁹ with a chance of at most 10⁻⁹ (Ville 1939).
 
@@ -184,7 +185,8 @@ def _impossible(drawn: Sequence[DrawRecord]) -> list[str]:
     for epoch in _epochs(drawn):
         sizes, period = sum(len(item.included) for item in epoch), epoch[0].draw.period
         different = len(np.unique(np.concatenate([item.included for item in epoch])))
-        if different < sizes or (len(epoch) == period > 1 and different < epoch[0].records * epoch[0].draw.slots):
+        everyone = len(epoch) == period and epoch[0].draw.draws_all
+        if different < sizes or (everyone and different < epoch[0].records * epoch[0].draw.slots):
             return [f"records were not drawn once in {period} steps"]
     return []
 
@@ -201,23 +203,29 @@ def _bet_on(tests: _Tests, drawn: Sequence[DrawRecord], width: int, before: Tabl
     """Add a run's draws of one rule, from the same records; return the first of them as a table (draws, numbers), which the next
     run's are compared with: `before` is that of the run before."""
     rule = drawn[0].draw
+    drawn = [item for item in drawn if item.draw.chance_of_unseen(item.step) > 0]
     kept = len(drawn[:_COMPARED])
     may, there = np.zeros((kept, width)), np.zeros((kept, width))
     chances, left, sizes = np.zeros(len(drawn)), np.zeros(len(drawn)), np.zeros(len(drawn))
     open_epochs: dict[tuple[int, int], tuple[int, Table]] = {}
+    seen: dict[tuple[int, int], NDArray[np.intp]] = {}  # where records keep their places
     for place, item in enumerate(drawn):
-        epoch = item.call, item.step // item.draw.period
+        epoch = item.call, 0 if item.draw.keeps_places else item.step // item.draw.period
         gone, free = open_epochs.get(epoch, (0, item.pool(width)))
-        left[place], sizes[place] = item.records * item.draw.slots - gone, len(item.included)
-        chances[place] = item.draw.rate if item.draw.period == 1 else 1 / (item.draw.period - item.step % item.draw.period)
-        included = item.included[item.included < width]
+        left[place] = item.records * item.draw.slots - gone
+        chances[place] = item.draw.chance_of_unseen(item.step)
+        unseen = item.included if epoch not in seen else np.setdiff1d(item.included, seen[epoch])
+        sizes[place] = len(unseen)
+        included = unseen[unseen < width]
         if place < kept:
             may[place] = free
             there[place, included] = 1
         if item.draw.period > 1:
             free = free.copy()
             free[included] = 0
-            open_epochs[epoch] = gone + len(item.included), free
+            open_epochs[epoch] = gone + len(unseen), free
+            if item.draw.keeps_places:
+                seen[epoch] = np.union1d(seen.get(epoch, unseen), unseen)
     for chance, trials in zip(chances.tolist(), left.tolist(), strict=True):
         tests.coins[chance] += int(trials)
     tests.bet(_COUNT, sizes, left, chances, 0)

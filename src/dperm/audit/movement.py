@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ from dperm.audit.noise import Finding
 from dperm.audit.paid import splits
 from dperm.audit.recording import Recording, ReleaseRecord
 from dperm.privacy import Event, Relation
-from dperm.privacy.events import BoundedSquaresGaussian, HiddenIterates, RandomStop, leaves, relation_of
+from dperm.privacy.events import BoundedSquaresGaussian, CyclicSampled, HiddenIterates, RandomStop, leaves, relation_of
 
 ROUNDING = 1e-7  # relative: queries are sums in floating point
 
@@ -19,19 +20,25 @@ def moved_undrawn(first: Recording, second: Recording, there: Sequence[bool]) ->
     """Releases that are charged for the records of one draw, and that a record moves which is not in it."""
     owners, _ = first.draws_of_releases()
     for number, (a, b, owner) in enumerate(zip(first.releases, second.releases, owners, strict=False)):
-        if owner is None or there[owner] or a.query.shape != b.query.shape:
+        if owner is None or a.query.shape != b.query.shape:
+            continue
+        drawn = first.drawn[owner]
+        if any(there[owner - min(drawn.draw.reach - 1, drawn.step) : owner + 1]):  # of the draws of one call
             continue
         movement, rounding = _movement(a, b)
         grid = np.sqrt(a.query.size) * a.step / a.sensitivity  # sums in another order may be rounded to its next multiple
         if not movement <= rounding + grid:
-            text = f"release {number + 1} is charged for the records of one draw, and one that is not in it moved it"
+            text = f"release {number + 1} is charged for the records of a draw, and one that is not in it moved it"
             return [Finding("draws", f"{text} by {movement:.3g} times its sensitivity")]
     return []
 
 
-def movements(first: Recording, second: Recording, solved: set[int]) -> tuple[dict[str, float], list[Finding]]:
+def movements(
+    first: Recording, second: Recording, solved: set[int], together: set[int]
+) -> tuple[dict[str, float], list[Finding]]:
     """The largest movement of each kind, but for the releases in `solved`: minimisers of a perturbed objective move with its
-    linear term held, and are checked by `minimiser_findings`."""
+    linear term held, and are checked by `minimiser_findings`. Releases that are charged `together` are refuted here where one by
+    itself moves too far, and their movement is that of all of them: see `moved_together`."""
     if len(first.releases) != len(second.releases):
         return {}, [Finding("releases", f"{len(first.releases)} releases became {len(second.releases)}")]
     findings: list[Finding] = []
@@ -59,8 +66,47 @@ def movements(first: Recording, second: Recording, solved: set[int]) -> tuple[di
             largest = movement
             findings = [finding for finding in findings if finding.kind != "movement"]
             findings.append(Finding("movement", f"a query moved by {movement:.6g} times its sensitivity ({a.what})"))
-        raise_to(moved, {a.what: movement})
+        if number not in together:
+            raise_to(moved, {a.what: movement})
     return moved, findings
+
+
+def moved_together(first: Recording, second: Recording, event: Event) -> tuple[dict[str, float], list[Finding], set[int]]:
+    """Releases that are charged for what a record moves in several of them, in squares: how far it does, by kind, what is beyond
+    the charge, and the numbers of these releases.
+
+    With cyclic sampling the steps from each in which a record's group has its turn until its next turn are charged together;
+    nobody says which group it is, so that a record moved too much where it did for every one.
+    """
+    moved: dict[str, float] = {}
+    findings: list[Finding] = []
+    numbers: set[int] = set()
+    for leaf in leaves(event):
+        sampled = isinstance(leaf, CyclicSampled)
+        if not sampled and not (isinstance(leaf, BoundedSquaresGaussian) and leaf.full_steps <= 1):
+            continue
+        noise = leaf.event.noise_multiplier if sampled else leaf.noise_multiplier
+        mine = [
+            number
+            for number, (a, b) in enumerate(zip(first.releases, second.releases, strict=False))
+            if a.kind == "gaussian" and abs(a.noise / a.sensitivity / noise - 1) <= 1e-9 and a.query.shape == b.query.shape
+        ]
+        if not mine:
+            continue
+        numbers.update(mine)
+        pairs = [(first.releases[number], second.releases[number]) for number in mine]
+        squares = np.array([float(np.sum(np.square(a.query - b.query))) / a.sensitivity**2 for a, b in pairs])
+        if sampled:
+            squares = np.concatenate([np.zeros(leaf.groups - 1), squares])
+            turns = [squares[turn:] for turn in range(leaf.groups)]
+            most = min(float(np.add.reduceat(steps, np.arange(0, len(steps), leaf.groups)).max()) for steps in turns)
+        else:
+            most = float(squares.sum()) / leaf.full_steps
+        what = f"{pairs[0][0].what} together"
+        raise_to(moved, {what: math.sqrt(most) if most < np.inf else np.inf})
+        if not most <= 1 + ROUNDING:
+            findings.append(Finding("movement", f"queries moved by {math.sqrt(most):.6g} times their sensitivity ({what})"))
+    return moved, findings, numbers
 
 
 def _movement(a: ReleaseRecord, b: ReleaseRecord) -> tuple[float, float]:
@@ -78,7 +124,7 @@ def overspent(first: Recording, second: Recording, event: Event) -> list[Finding
     pairs = list(zip(first.releases, second.releases, strict=False))
     findings: list[Finding] = []
     for leaf, count in leaves(event).items():
-        if not isinstance(leaf, BoundedSquaresGaussian):
+        if not isinstance(leaf, BoundedSquaresGaussian) or leaf.full_steps <= 1:  # see `moved_together`
             continue
         mine = [
             (a, b) for a, b in pairs if a.kind == "gaussian" and abs(a.noise / a.sensitivity / leaf.noise_multiplier - 1) <= 1e-9

@@ -122,7 +122,8 @@ def _unused_draws(recording: Recording, unused: Sequence[int]) -> list[Finding]:
 
 
 def _drawn_twice(recording: Recording) -> list[Finding]:
-    """Records that are in several of the steps that are drawn, and charged, as one period."""
+    """Records that are in several of the steps that are drawn, and charged, as one period; or that
+    change places."""
     periods: dict[tuple[int, int], list[DrawRecord]] = {}
     for item in recording.drawn:
         if item.draw.period > 1:
@@ -132,4 +133,10 @@ def _drawn_twice(recording: Recording) -> list[Finding]:
         if len(np.unique(drawn)) < len(drawn):
             text = f"a record was drawn twice in {period[0].draw.period} steps, which are charged for one"
             return [Finding("draws", text)]
+    places: dict[tuple[int, int], int] = {}
+    for item in recording.drawn:
+        for number in item.included.tolist() if item.draw.keeps_places else ():
+            place = item.step % item.draw.period
+            if places.setdefault((item.call, number), place) != place:
+                return [Finding("draws", f"a record changed its place among {item.draw.period} steps, which is charged as fixed")]
     return []

@@ -21,7 +21,16 @@ from numpy.typing import NDArray
 from dperm.audit.distinguish import same_relation
 from dperm.audit.inclusions import DrawsTested
 from dperm.audit.minimisers import GRADIENT, LOG_DETERMINANT, SOLVER, minimiser_findings
-from dperm.audit.movement import ROUNDING, in_several_parts, moved_undrawn, movements, overspent, raise_to, used_more_often
+from dperm.audit.movement import (
+    ROUNDING,
+    in_several_parts,
+    moved_together,
+    moved_undrawn,
+    movements,
+    overspent,
+    raise_to,
+    used_more_often,
+)
 from dperm.audit.noise import Finding, NoiseSeen, noise_findings, visible_noise
 from dperm.audit.outputs import leaving, unlogged
 from dperm.audit.paid import charged_at_doors, unpaid
@@ -387,7 +396,15 @@ def _differences(
         [] if named is None else named(data, run.recording) for data, run in ((pair.first, same), (pair.second, forced))
     )
     solved = {item.first_release + 1 for item in mine if item.mechanism.minimiser == 1}
-    moved, more = movements(same.recording, forced.recording, solved)
+    together: dict[str, float] = {}
+    joint: set[int] = set()
+    for door, event in charged_at_doors(made, training.event):
+        ratios, more, numbers = moved_together(same.recording.at(door), forced.recording.at(door), event)
+        raise_to(together, ratios)
+        findings += more
+        joint |= {same.recording.places(door)[number] for number in numbers}
+    moved, more = movements(same.recording, forced.recording, solved, joint)
+    raise_to(moved, together)
     findings += more
     for door, event in charged_at_doors(made, training.event):
         findings += overspent(same.recording.at(door), forced.recording.at(door), event)
