@@ -111,6 +111,9 @@ class Policy(ABC):
                 "would be certified: add Unsupported(claim, relation) to what it is composed of."
             )
 
+    #: what a run remembers of earlier steps and one that goes on after an interruption makes anew, in words
+    made_anew: ClassVar[str | None] = None
+
     #: whether steps compare gradients at two θ, which objectives of networks do not have
     anchored: bool = False
 
@@ -169,6 +172,9 @@ class Gradients(ABC, Generic[P]):
     regulariser's step is added after the noise, before post-processing. The realised number of records is used to draw, never to
     scale.
     `step` counts steps done or passed over. What is not abstract here suits a run whose state is its step.
+
+    A run may end at any step, and another begin there with its step as `first`, and `restore` what `public` and `private` were:
+    it asks what this one would have asked, but for what the policy's `made_anew` says.
     """
 
     def __init__(

@@ -61,6 +61,7 @@ class SvrgPlan(Policy):
     run = SvrgGradients
     kind = "variance-reduced"
     anchored = True
+    made_anew = "the snapshot"
     paper = "Wang, Ye, Xu 2017 (DP-SVRG), with Poisson sampling; accounting by privacy loss distribution"
 
     def __post_init__(self) -> None:

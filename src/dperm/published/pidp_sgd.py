@@ -113,7 +113,6 @@ class _Gradients(Gradients["PidpPlan"]):
         return {"noiseless_steps": np.array(self.noiseless, dtype=np.int64)}
 
     def restore(self, public: Mapping[str, Any], private: Mapping[str, Any]) -> None:
-        """H is refreshed where the run goes on."""
         self.noiseless = [int(number) for number in private["noiseless_steps"]]
 
     def summary(self) -> dict[str, Any]:
@@ -146,6 +145,7 @@ class PidpPlan(Policy):
     kind = "PIDP-SGD as published"
     paper = "Kang, Li, Liu, Wang (PIDP-SGD), Algorithm 1 and Theorem 5"
     claim = _CLAIM
+    made_anew = "the inverse of the Hessian"
 
     def refuse(self, objective: Any, records: int) -> None:
         if not all(map(math.isfinite, self.constants(objective))):

@@ -49,6 +49,7 @@ class ImportancePlan(ImportanceSettings):
 
     kind = "importance sampling"
     run = ImportanceGradients
+    made_anew = "the norms of all records, and what is released of them"
 
     @property
     def by_ranks(self) -> bool:
