@@ -33,7 +33,7 @@ from dperm.objectives import RECORD, LinearObjective, Logistic, PrivacyUnit
 from dperm.objectives.parts import PartedRecords
 from dperm.objectives.per_example import Pass
 from dperm.privacy import Relation
-from dperm.release import Channel, UnpaidReleaseError
+from dperm.release import Channel, Noise, UnpaidReleaseError
 from dperm.release.draws import Draw
 from helpers.asked import Asked, Question
 from helpers.engines import LocalEngine
@@ -67,6 +67,11 @@ class Steady(Asked):
     def __init__(self, trials: int | None = None, whole: int | None = None) -> None:
         super().__init__()
         self.trials, self._whole = trials, whole
+        self.kinds: set[str] = set()
+
+    def noisy(self, query: Any, noise: Noise) -> Any:
+        self.kinds.add(noise.what)
+        return super().noisy(query, noise)
 
     def length(self, query: Any) -> int:
         return self._whole or super().length(query)
@@ -283,7 +288,17 @@ def needs_all_numbers(policy: Policy) -> str:
     return ""
 
 
-LAWS = (forgets, misplaces, mixes_trials, needs_all_parts, needs_all_numbers)
+def misnames(policy: Policy) -> str:
+    """What is wrong with the kinds of release that audits are told to expect."""
+    ran(policy, moving, source=(source := Steady()))
+    if source.kinds == policy.released_kinds:
+        return ""
+    return (
+        f"{type(policy).__name__} states that it releases {sorted(policy.released_kinds)}, but releases {sorted(source.kinds)}."
+    )
+
+
+LAWS = (misnames, forgets, misplaces, mixes_trials, needs_all_parts, needs_all_numbers)
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
@@ -413,6 +428,11 @@ def test_what_is_said_to_be_made_anew_is() -> None:
 def test_noise_of_steps_that_are_passed_over_is_told_of() -> None:
     assert "the noise of another step in 4" in misplaces(example(planted(Skipping), noise=ExponentialDecay(2.0, 0.5, EPOCH)))
     assert "makes none of the others" in misplaces(example(planted(Ending)))
+
+
+def test_other_releases_than_those_stated_are_told_of() -> None:
+    kind = planted(NoisyGradients, released_kinds=frozenset({"sum of gradients", "number of records"}))
+    assert "but releases ['sum of gradients']" in misnames(example(kind))
 
 
 class Blind(NoisyGradients):

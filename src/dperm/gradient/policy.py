@@ -12,7 +12,7 @@ import numpy as np
 
 from dperm._family import states
 from dperm.gradient.bounding import Bounding
-from dperm.gradient.query import Query
+from dperm.gradient.query import PerExampleGradient, Query
 from dperm.gradient.update import Update
 from dperm.objectives.constraints import project_l2_ball
 from dperm.objectives.parts import PartedRecords, total_of
@@ -148,6 +148,11 @@ class Policy(ABC):
         return
 
     # Audits
+
+    @property
+    def released_kinds(self) -> frozenset[str]:
+        """What audits call its releases: every one of these kinds is replayed."""
+        return frozenset({PerExampleGradient.what})
 
 
 def runs_by_parts(policy: Policy) -> bool:

@@ -73,6 +73,10 @@ class SvrgPlan(Policy):
             check.positive(name, getattr(self, name))
 
     @property
+    def released_kinds(self) -> frozenset[str]:
+        return frozenset({PerExampleGradient.what, GradientDifference.what})
+
+    @property
     def steps(self) -> int:
         return self.epochs * self.steps_per_epoch
 

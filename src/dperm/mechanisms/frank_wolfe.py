@@ -80,6 +80,7 @@ class FrankWolfeDescent(Mechanism):
             theta[chosen % len(theta)] += share * self.radius * (1 if chosen < len(theta) else -1)
         return theta, {"steps": self.steps, "non_zero": int(np.count_nonzero(theta))}
 
+    released_kinds = frozenset({"choice of a vertex"})
     curved = False
 
     def settings(self) -> Mapping[str, Any]:

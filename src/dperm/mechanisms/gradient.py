@@ -91,6 +91,10 @@ class GradientPerturbation(Mechanism):
     curved = False
 
     @property
+    def released_kinds(self) -> frozenset[str]:
+        return self.plan.released_kinds
+
+    @property
     def by_parts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return runs_by_parts(self.plan)
 

@@ -75,7 +75,8 @@ class _Gradients(Gradients["PidpPlan"]):
         if noiseless:
             self.noiseless.append(number)
             return self.regularised(gradient, theta)
-        noise = GaussianNoise(self._clip.sensitivity(self.relation), plan.noise_multiplier(self.relation))
+        sensitivity, multiplier = self._clip.sensitivity(self.relation), plan.noise_multiplier(self.relation)
+        noise = GaussianNoise(sensitivity, multiplier, what=PerExampleGradient.what)
         return self.regularised(self.channel.release(gradient, noise), theta)
 
     def _gradient(self, theta: Any, batches: list[Any]) -> Any:

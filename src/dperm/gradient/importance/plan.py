@@ -57,6 +57,12 @@ class ImportancePlan(ImportanceSettings):
         return True
 
     @property
+    def released_kinds(self) -> frozenset[str]:
+        adaptive = {"sum of norms K*"} if self.adaptive is not None else set[str]()
+        size = {"number of records"} if self.public_size is None else set[str]()
+        return frozenset({"sum of unit gradients", "sum of norms K"} | adaptive | size)
+
+    @property
     def paper(self) -> str:
         return f"Wei, Bao, Xiao, Yang 2022 (DPIS), with its accounting put right; {self.spending.source}"
 
