@@ -10,8 +10,10 @@ import pytest
 
 from dperm.audit import AuditResult, Pair, Training, attack, extreme_pairs, overall, replay, worst_pairs
 from dperm.mechanisms import Mechanism
+from dperm.objectives import Loss
 from dperm.objectives.checking import refuse_contradictions
-from helpers.catalogue import EPSILON, MODULES, catalogue, certified_parts, covering, entries_of, parts_of, recipes
+from helpers.catalogue import EPSILON, MODULES, catalogue, certified_parts, concrete, covering, entries_of, parts_of, recipes
+from helpers.losses import all_losses
 from helpers.trials import trials_agree
 
 #: as others, but with a filter whose noise is found anew for each run
@@ -58,6 +60,7 @@ def every_other_way(pairs: list[Pair]) -> list[Pair]:
 
 def test_everything_certified_is_in_the_catalogue() -> None:
     assert {name for name, *_ in catalogue()} >= LONG
+    assert {type(loss) for loss in all_losses()} == concrete(Loss), "a loss that is in none of the modules of dperm.objectives"
     covered = set().union(*(parts_of(mechanism, objective) for _, mechanism, objective in catalogue()))
     assert certified_parts() - covered == set(), "certified, but not audited: add it to tests/helpers/catalogue"
     named = {name.removeprefix("recipe ").partition(",")[0] for name, *_ in catalogue() if name.startswith("recipe ")}

@@ -13,6 +13,7 @@ from dperm._family import members, ours
 from dperm.gradient import SGD, Clip, Constant, Poisson, Policy
 from dperm.privacy import PrivacyProfile
 from helpers.catalogue import import_all
+from helpers.examples import by_names
 
 __all__ = ["EPOCH", "PERSON", "SIZE", "STEPS", "all_policies", "example", "examples"]
 
@@ -58,17 +59,8 @@ _VALUES: dict[str, Any] = {
 
 
 def example(kind: type[Any], **given: Any) -> Any:
-    """One of a dataclass. TypeError, in a sentence that says where to write it, for a field that nobody set."""
-    values = given.copy()
-    for field in dataclasses.fields(kind):
-        if field.init and field.name in _VALUES:
-            values.setdefault(field.name, _VALUES[field.name])
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise TypeError(
-            f"No example of {kind.__name__} can be made ({error}): set its fields in tests/helpers/policies.py."
-        ) from None
+    """One of a policy or a part."""
+    return by_names(kind, _VALUES, "tests/helpers/policies.py", **given)
 
 
 def examples(kind: type[Any]) -> Iterator[Any]:

@@ -27,6 +27,7 @@ from dperm.privacy.accountants.objective_perturbation import LONG_CHANCE, LONGER
 from dperm.release.ledger import thrown_away
 from dperm.solvers import approach, descend, most_steps
 from dperm.solvers.newton import _model_minimiser, _solves  # pyright: ignore[reportPrivateUsage]
+from helpers.losses import every_loss, smooth
 
 Array = NDArray[np.float64]
 
@@ -218,7 +219,7 @@ def test_descent_keeps_its_theorem_under_the_worst_errors(
 @pytest.mark.parametrize("features", [2, 700])
 @pytest.mark.parametrize(
     "loss",
-    [
+    every_loss(
         Logistic(),
         Logistic(100.0),
         Weighted(PoissonLoss(3.0, 1.5)),
@@ -227,7 +228,8 @@ def test_descent_keeps_its_theorem_under_the_worst_errors(
         Squared(2.0, 1.5),
         QuantileLoss(0.5, 1.0, 1e3),
         Weighted(QuantileLoss(0.9, 1.0)),
-    ],
+        of=smooth,
+    ),
     ids=repr,
 )
 def test_no_gradient_is_less_exact_than_the_tolerance_allows_for(loss: Loss, features: int, rows: int) -> None:
