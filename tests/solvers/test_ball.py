@@ -27,7 +27,7 @@ from dperm.privacy.accountants.objective_perturbation import LONG_CHANCE, LONGER
 from dperm.release.ledger import thrown_away
 from dperm.solvers import approach, descend, most_steps
 from dperm.solvers.newton import _model_minimiser, _solves  # pyright: ignore[reportPrivateUsage]
-from helpers.losses import every_loss, smooth
+from helpers.losses import all_losses, every_loss, smooth, unweighted
 
 Array = NDArray[np.float64]
 
@@ -46,6 +46,12 @@ def drawn_loss(kind: str, rng: np.random.Generator, radius: float) -> Loss:
         "squared": Squared(bound, radius),
         "poisson": PoissonLoss(bound, radius),
     }[kind]
+
+
+def test_every_loss_with_a_minimiser_is_drawn() -> None:
+    drawn = {type(drawn_loss(kind, np.random.default_rng(0), 1.0)) for kind in KINDS}
+    missing = {type(loss) for loss in all_losses() if smooth(loss) and unweighted(loss)} - drawn
+    assert not missing, "a loss that solvers are not tried on: add it to KINDS and drawn_loss, with settings that are drawn"
 
 
 def in_ball(objective: LinearObjective, radius: float) -> LinearObjective:
