@@ -153,6 +153,7 @@ class FrankWolfeBall(Gradient):
 
     key = "frank-wolfe-l2"
     title = "Frank–Wolfe, L2 ball"
+    as_the_rules = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
