@@ -9,61 +9,23 @@ from typing import Any
 import pytest
 
 from dperm.audit import AuditResult, Pair, Training, attack, extreme_pairs, overall, replay, worst_pairs
-from dperm.gradient import ImportancePlan, SvrgPlan
-from dperm.mechanisms import (
-    ByPart,
-    GradientPerturbation,
-    NoisySize,
-    ObjectivePerturbation,
-    OneVsRest,
-    OutputPerturbation,
-)
-from dperm.mechanisms.accuracy_first import AskRecords, GradualRelease
-from dperm.mechanisms.bolt_on import BoltOnPerturbation
-from dperm.mechanisms.coordinate import CoordinateDescent
-from dperm.mechanisms.frank_wolfe import FrankWolfeDescent
-from dperm.mechanisms.greedy import GreedyDescent
-from dperm.mechanisms.last_iterate import LastIterateDescent
-from dperm.mechanisms.preconditioned import PreconditionedDescent
+from dperm.mechanisms import Mechanism
+from dperm.objectives import Loss
 from dperm.objectives.checking import refuse_contradictions
-from helpers.catalogue import EPSILON, MODULES, catalogue, certified_parts, covering, entries_of, parts_of, recipes
+from helpers.catalogue import EPSILON, MODULES, catalogue, certified_parts, concrete, covering, entries_of, parts_of, recipes
+from helpers.losses import all_losses
 from helpers.trials import trials_agree
 
 #: as others, but with a filter whose noise is found anew for each run
 LONG = {"recipe dpis", "recipe dpis, smoothed", "recipe dpis, adaptive", "recipe dpis, size released"}
 _SHARES = 8  # of a module's entries: what may take minutes is in several tests
 _REACHED = 0.9  # of what is charged for each kind of release
-KINDS: dict[type, set[str]] = {
-    OutputPerturbation: {"minimiser"},
-    GradualRelease: {"minimiser"},
-    ObjectivePerturbation: {"gradient of the objective", "log-determinant", "error of the solver"},
-    BoltOnPerturbation: {"last iterate"},
-    LastIterateDescent: {"hidden iterate", "last iterate"},
-    CoordinateDescent: {"sums of squares", "slope of a coordinate"},
-    GreedyDescent: {"choice of a coordinate", "slope of a coordinate"},
-    FrankWolfeDescent: {"choice of a vertex"},
-    PreconditionedDescent: {"Gram matrix", "sum of gradients", "sum of squared residuals"},
-}
 _DOCS = Path(__file__).parents[2] / "docs" / "audit.md"
 
 
-def kinds_of(mechanism: Any) -> set[str]:
-    """The kinds of release that a training by this mechanism makes, as its paper has them."""
-    if isinstance(mechanism, OneVsRest):
-        return kinds_of(mechanism.mechanism)
-    if isinstance(mechanism, NoisySize):
-        return kinds_of(mechanism.example) | {"number of records"}
-    if isinstance(mechanism, ByPart):
-        return set().union(*map(kinds_of, mechanism.mechanisms))
-    if isinstance(mechanism, GradientPerturbation):
-        plan: Any = mechanism.plan
-        if isinstance(plan, ImportancePlan):
-            adaptive = {"sum of norms K*"} if plan.adaptive is not None else set[str]()
-            size = {"number of records"} if plan.public_size is None else set[str]()
-            return {"sum of unit gradients", "sum of norms K"} | adaptive | size
-        return {"sum of gradients"} | ({"sum of gradient differences"} if isinstance(plan, SvrgPlan) else set())
-    asks = isinstance(getattr(mechanism, "stopping", None), AskRecords)
-    return KINDS[type(mechanism)] | ({"threshold question"} if asks else set())
+def kinds_of(mechanism: Mechanism) -> set[str]:
+    """The kinds of release that a training by this mechanism makes, as it states them."""
+    return set(mechanism.released_kinds).union(*map(kinds_of, mechanism.inner()))
 
 
 def gaps() -> dict[tuple[str, str], float]:
@@ -98,6 +60,7 @@ def every_other_way(pairs: list[Pair]) -> list[Pair]:
 
 def test_everything_certified_is_in_the_catalogue() -> None:
     assert {name for name, *_ in catalogue()} >= LONG
+    assert {type(loss) for loss in all_losses()} == concrete(Loss), "a loss that is in none of the modules of dperm.objectives"
     covered = set().union(*(parts_of(mechanism, objective) for _, mechanism, objective in catalogue()))
     assert certified_parts() - covered == set(), "certified, but not audited: add it to tests/helpers/catalogue"
     named = {name.removeprefix("recipe ").partition(",")[0] for name, *_ in catalogue() if name.startswith("recipe ")}

@@ -16,9 +16,7 @@ from dperm.audit import Pair, Training, replay
 from dperm.data import Column, Dataset, Schema
 from dperm.estimators import (
     DPByPart,
-    DPElasticNet,
     DPLogisticRegression,
-    DPPoissonRegressor,
     DPQuantileRegressor,
     DPRidge,
     model_from_json,
@@ -29,6 +27,7 @@ from dperm.mechanisms.gradient import SAMPLINGS
 from dperm.privacy import Certificate, Disjoint, Gaussian, epsilon
 from dperm.release import SpendLog
 from dperm.release.ledger import thrown_away
+from helpers.estimators import linear_estimators, made
 
 WARDS = ("north", "south", "east")
 SCHEMA = Schema(
@@ -96,10 +95,8 @@ def estimators() -> list[tuple[Any, bool]]:
     """Each with whether it can do without public sizes."""
     two = {"classes": ["no", "yes"]}
     return [
-        (DPRidge(), True),
+        *((made(kind, **two), True) for kind in linear_estimators()),
         (DPRidge(mechanism="output"), True),
-        (DPElasticNet(), True),
-        (DPQuantileRegressor(), True),
         (DPLogisticRegression(mechanism="gradient", **two), True),
         (DPLogisticRegression(mechanism=Output(), classes=["no", "yes", "maybe"]), True),
         (DPLogisticRegression(mechanism="output", delta=0.0, **two), True),
@@ -258,7 +255,7 @@ def test_scores_are_those_of_the_estimator(log: SpendLog) -> None:
     """Where all rows are in one part, its model scores alike."""
     X, y = two_parts()
     X[:, :2] = [1.0, 0.0]
-    for estimator in (DPRidge(), DPPoissonRegressor(), DPQuantileRegressor(quantile=0.3)):
+    for estimator in (*filter(is_regressor, map(made, linear_estimators())), DPQuantileRegressor(quantile=0.3)):
         models = DPByPart(estimator, {"a": 0, "b": 1}, public_sizes=60).fit(X, y)
         assert models.score(X, y, np.arange(60.0)) == models.models_["a"].score(X, y, np.arange(60.0))
         assert is_regressor(models)

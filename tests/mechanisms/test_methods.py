@@ -233,3 +233,11 @@ def test_a_field_that_a_stranger_states_again_is_checked_as_before(kind: type[Ou
     for bad in (-1.0, float("nan"), "x", 1e300):
         with pytest.raises((ValueError, TypeError), match="strong_convexity"):
             kind(budget=BUDGET, noise_multiplier=1.0, strong_convexity=bad)  # pyright: ignore[reportArgumentType]
+
+
+def test_what_shapes_the_plan_of_the_rules_says_its_own_rule() -> None:
+    built_on = [kind for kind in known_methods().values() if issubclass(kind, Gradient) and kind is not Gradient]
+    assert len(built_on) > 4
+    for kind in built_on:
+        assert kind().rule == (kind.__doc__ or "").split("\n")[0] != Gradient(sampling="full").rule
+    assert "epochs of batches" in Gradient().rule

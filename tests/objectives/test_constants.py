@@ -12,7 +12,6 @@ import pytest
 import scipy.sparse as sp
 
 from dperm.objectives import (
-    Hinge,
     Huber,
     LinearObjective,
     Logistic,
@@ -34,31 +33,37 @@ from dperm.objectives.records import EXACT_ROWS, ROW_BITS, PrivacyUnit
 from dperm.objectives.sums import RunningSum, exact_sum
 from dperm.privacy import Relation
 from dperm.release.grid import Grid
+from helpers.losses import every_loss, one_output
 
 FAR = 40.0  # predictions of losses that hold everywhere
 
-PLAIN: list[Loss] = [
+LOSSES = every_loss(
     Logistic(),
     Logistic(2.0),
     Huber(0.1),
     Huber(1.5),
     SmoothedHinge(0.1),
     SmoothedHinge(2.0),
-    Hinge(),
     QNormHinge(1.5, 2.0),
     QNormHinge(2.0, 2.0),
-    Squared(3.0, 2.0),
     QuantileLoss(0.8, 2.0),
     QuantileLoss(0.1, 1.0, 0.5),
     PoissonLoss(5.0, 1.5),
     PoissonLoss(30.0, 0.4),
-]
-LOSSES = [*PLAIN, *(Weighted(loss) for loss in (Logistic(), SmoothedHinge(0.3), Squared(3.0, 2.0)))]
+    *(Weighted(loss) for loss in (Logistic(), SmoothedHinge(0.3), Squared(3.0, 2.0))),
+    of=one_output,
+)
 
 
 def predictions(loss: Loss, norm: float) -> np.ndarray:
     reach = FAR if loss.ball is None else loss.ball * norm
     return np.linspace(-reach, reach, 100_001)
+
+
+def unbounded(values: np.ndarray, t: np.ndarray) -> bool:
+    """Whether differences of values over those of t grow as the grid gets finer: then no constant bounds them."""
+    coarse, fine = (np.abs(np.diff(values[..., ::by])).max() / (t[by] - t[0]) for by in (10, 1))
+    return bool(fine > 2 * coarse)
 
 
 def close(found: float, constant: float) -> bool:
@@ -73,18 +78,17 @@ def test_constants_of_a_loss_are_what_its_derivatives_reach(loss: Loss, norm: fl
     slopes, curvatures = [], []
     for target in loss.targets.extremes:
         y = np.full_like(t, target)
-        slopes.append(np.abs(loss.slope(t, y)).max())
+        slopes.append(loss.slope(t, y))
         curvatures.append(loss.curvature(t, y))
-    assert close(norm * max(slopes), loss.lipschitz(norm))
+    assert close(norm * float(np.abs(slopes).max()), loss.lipschitz(norm))
     if loss.smoothness(norm) < math.inf:
         assert close(norm**2 * float(np.max(curvatures)), loss.smoothness(norm))
     else:
-        assert isinstance(loss, (Hinge, QNormHinge))
-        assert loss != QNormHinge(2.0, 2.0)
+        assert unbounded(np.array(slopes), t)
     if loss.bend(norm) < math.inf:
         assert close(norm**3 * float(np.abs(np.diff(curvatures)).max() / (t[1] - t[0])), loss.bend(norm))
     else:
-        assert not isinstance(loss, (Logistic, SmoothedHinge, Squared, PoissonLoss, Weighted))
+        assert unbounded(np.array(slopes), t) or unbounded(np.array(curvatures), t)
 
 
 @pytest.mark.parametrize("radius", [60.0, 400.0])
@@ -142,7 +146,7 @@ def test_loss_scales_end_where_doubles_do() -> None:
         Roughness(((0, 1),), 1e6 * (1 + 1e-12))
 
 
-@pytest.mark.parametrize("loss", [Huber(0.1), QuantileLoss(0.8, 2.0), PoissonLoss(5.0), Hinge()], ids=repr)
+@pytest.mark.parametrize("loss", every_loss(of=lambda loss: one_output(loss) and loss.name != "squared"), ids=repr)
 def test_losses_far_away_are_numbers(loss: Loss) -> None:
     t = np.array([-1e200, 1e200])
     for target in loss.targets.extremes:

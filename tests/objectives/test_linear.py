@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from dperm.objectives import Huber, LinearObjective, Logistic, Loss, Records, RegularisedSum, SmoothedHinge, Softmax, Squared
+from helpers.losses import every_loss, labelled, smooth
 
 N, D = 700, 7
 RNG = np.random.default_rng(0)
@@ -48,10 +49,10 @@ def reference(loss: Loss, theta: np.ndarray, rows: np.ndarray, targets: np.ndarr
 
 @pytest.mark.parametrize("kind", STORAGES)
 @pytest.mark.parametrize("s0", [0.0, 0.7])
-@pytest.mark.parametrize("loss", [Logistic(), Huber(0.5), SmoothedHinge(0.4), Squared(2.0), Softmax(3)], ids=repr)
+@pytest.mark.parametrize("loss", every_loss(Huber(0.5), SmoothedHinge(0.4), Squared(2.0)), ids=repr)
 def test_passes_and_sums_on_every_storage(kind: str, s0: float, loss: Loss, tmp_path: Path) -> None:
-    targets = np.arange(N) % 3 * 1.0 if isinstance(loss, Softmax) else LABELS
-    objective = LinearObjective(loss, D, data_norm=1.5, intercept_scale=s0)
+    targets = np.arange(N) % 3 * 1.0 if isinstance(loss, Softmax) else labelled(loss, LABELS)
+    objective = LinearObjective(loss, D, data_norm=1.5, intercept_scale=s0, radius=loss.ball)
     theta = np.random.default_rng(1).normal(size=objective.dimension)
     records = objective.records(store(kind, ROWS, tmp_path), targets)
     tolerance = {"rtol": 1e-5, "atol": 1e-5}  # rows have 21 binary digits
@@ -66,7 +67,7 @@ def test_passes_and_sums_on_every_storage(kind: str, s0: float, loss: Loss, tmp_
     whole = sum(objective.per_example(theta, batch).weighted_sum(np.ones(len(batch.targets))) for batch in records.batches())
     assert np.allclose(whole, gradients.sum(axis=0), **{**tolerance, "atol": 1e-3})
 
-    if isinstance(loss, Softmax):
+    if not smooth(loss):
         return
     value, gradient, hessian = objective.evaluate(theta, records, hessian=True)
     assert value == pytest.approx(losses.sum(), rel=1e-5)

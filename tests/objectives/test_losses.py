@@ -14,15 +14,17 @@ from sklearn.metrics import mean_pinball_loss
 
 from dperm.objectives import Huber, LinearObjective, Logistic, Loss, PoissonLoss, QuantileLoss, SmoothedHinge, Softmax, Squared
 from dperm.objectives.checking import refuse_contradictions
+from helpers.losses import every_loss, labelled, one_output, smooth
 
-BINARY: list[Loss] = [Logistic(), Logistic(0.3), Logistic(3.0), Huber(0.1), Huber(0.5), SmoothedHinge(0.1), SmoothedHinge(1.0)]
+SOME = [Logistic(), Logistic(0.3), Logistic(3.0), Huber(0.1), Huber(0.5), SmoothedHinge(0.1), SmoothedHinge(1.0)]
+BINARY = every_loss(*SOME, of=lambda loss: smooth(loss) and loss.targets.classification)
 GRID = np.linspace(-6, 6, 1201) + 1e-4  # off the joints of Huber's loss
 
 
-@pytest.mark.parametrize("loss", [*BINARY, Squared(2.0, 3.0), QuantileLoss(0.8, 2.0), QuantileLoss(0.1, 1.0, 0.5)], ids=repr)
-@pytest.mark.parametrize("label", [-1.0, 1.0])
-def test_derivatives_by_differences(loss: Loss, label: float) -> None:
-    h, y = 1e-5, np.full_like(GRID, label)
+@pytest.mark.parametrize("loss", every_loss(*SOME, QuantileLoss(0.8, 2.0), QuantileLoss(0.1, 1.0, 0.5), of=smooth), ids=repr)
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_derivatives_by_differences(loss: Loss, sign: float) -> None:
+    h, y = 1e-5, labelled(loss, np.full_like(GRID, sign))
     numeric = (loss.value(GRID + h, y) - loss.value(GRID - h, y)) / (2 * h)
     assert np.allclose(loss.slope(GRID, y), numeric, atol=1e-8)
     numeric = (loss.slope(GRID + h, y) - loss.slope(GRID - h, y)) / (2 * h)
@@ -49,7 +51,9 @@ def test_slope_ties_curvature(loss: Loss) -> None:
 @pytest.mark.parametrize("norm", [0.1, 1.0, 3.0])
 @pytest.mark.parametrize(
     "loss",
-    [*BINARY, Squared(2.0, 1.5), PoissonLoss(5.0, 1.5), PoissonLoss(0.3, 0.2), QuantileLoss(0.9, 3.0), QuantileLoss(0.5, 1e-3)],
+    every_loss(
+        *SOME, PoissonLoss(5.0, 1.5), PoissonLoss(0.3, 0.2), QuantileLoss(0.9, 3.0), QuantileLoss(0.5, 1e-3), of=one_output
+    ),
     ids=repr,
 )
 def test_our_own_losses_pass_what_a_stranger_s_must(loss: Loss, norm: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dperm._family import members
 from dperm.objectives import (
     Huber,
     Logistic,
@@ -14,13 +13,12 @@ from dperm.objectives import (
     QNormHinge,
     QuantileLoss,
     SmoothedHinge,
-    Softmax,
     Squared,
-    Weighted,
 )
+from helpers.losses import every_loss, smooth
 
 #: one or some of each kind whose minimiser is solved for; the others say nothing that a solver reads
-LOSSES: list[Loss] = [
+LOSSES = every_loss(
     Logistic(),
     Logistic(margin=2.0),
     Logistic(margin=100.0),
@@ -33,9 +31,9 @@ LOSSES: list[Loss] = [
     PoissonLoss(target_bound=10.0, radius=2.0),
     QuantileLoss(0.9, 1.0, 0.1),
     QuantileLoss(0.01, 100.0, 1e-3),
-    QNormHinge(2.0, 5.0),
-    Weighted(Logistic()),
-]
+    QNormHinge(2.0, 5.0),  # smooth for q = 2
+    of=smooth,
+)
 
 
 def worst(loss: Loss, largest: float) -> tuple[float, float]:
@@ -74,9 +72,3 @@ def test_a_loss_that_states_no_rounding_is_found() -> None:
 
     found, stated = worst(Exact(margin=2.0), 30.0)
     assert found > stated
-
-
-def test_every_loss_that_a_minimiser_takes_is_here() -> None:
-    """A new one is found, and asked. Softmax has several outputs, and gradient methods alone."""
-    smooth = {kind for kind in set(members(Loss)) - {Softmax, Weighted} if np.isfinite(kind().smoothness(1.0))}
-    assert smooth | {Weighted, QNormHinge} == {type(loss) for loss in LOSSES}  # smooth for q = 2

@@ -27,6 +27,7 @@ from dperm.privacy.accountants.objective_perturbation import LONG_CHANCE, LONGER
 from dperm.release.ledger import thrown_away
 from dperm.solvers import approach, descend, most_steps
 from dperm.solvers.newton import _model_minimiser, _solves  # pyright: ignore[reportPrivateUsage]
+from helpers.losses import all_losses, every_loss, smooth, unweighted
 
 Array = NDArray[np.float64]
 
@@ -45,6 +46,12 @@ def drawn_loss(kind: str, rng: np.random.Generator, radius: float) -> Loss:
         "squared": Squared(bound, radius),
         "poisson": PoissonLoss(bound, radius),
     }[kind]
+
+
+def test_every_loss_with_a_minimiser_is_drawn() -> None:
+    drawn = {type(drawn_loss(kind, np.random.default_rng(0), 1.0)) for kind in KINDS}
+    missing = {type(loss) for loss in all_losses() if smooth(loss) and unweighted(loss)} - drawn
+    assert not missing, "a loss that solvers are not tried on: add it to KINDS and drawn_loss, with settings that are drawn"
 
 
 def in_ball(objective: LinearObjective, radius: float) -> LinearObjective:
@@ -218,7 +225,7 @@ def test_descent_keeps_its_theorem_under_the_worst_errors(
 @pytest.mark.parametrize("features", [2, 700])
 @pytest.mark.parametrize(
     "loss",
-    [
+    every_loss(
         Logistic(),
         Logistic(100.0),
         Weighted(PoissonLoss(3.0, 1.5)),
@@ -227,7 +234,8 @@ def test_descent_keeps_its_theorem_under_the_worst_errors(
         Squared(2.0, 1.5),
         QuantileLoss(0.5, 1.0, 1e3),
         Weighted(QuantileLoss(0.9, 1.0)),
-    ],
+        of=smooth,
+    ),
     ids=repr,
 )
 def test_no_gradient_is_less_exact_than_the_tolerance_allows_for(loss: Loss, features: int, rows: int) -> None:

@@ -211,6 +211,10 @@ class Plan(Policy):
         return self.bounding.vectorises
 
     @property
+    def released_kinds(self) -> frozenset[str]:
+        return frozenset({self.query.what})
+
+    @property
     def longest(self) -> float | None:
         return None if self.bounding.init() else self.bounding.bound
 

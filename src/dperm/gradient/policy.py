@@ -12,7 +12,7 @@ import numpy as np
 
 from dperm._family import states
 from dperm.gradient.bounding import Bounding
-from dperm.gradient.query import Query
+from dperm.gradient.query import PerExampleGradient, Query
 from dperm.gradient.update import Update
 from dperm.objectives.constraints import project_l2_ball
 from dperm.objectives.parts import PartedRecords, total_of
@@ -112,6 +112,9 @@ class Policy(ABC):
                 "would be certified: add Unsupported(claim, relation) to what it is composed of."
             )
 
+    #: what a run remembers of earlier steps and one that goes on after an interruption makes anew, in words
+    made_anew: ClassVar[str | None] = None
+
     #: whether steps compare gradients at two θ, which objectives of networks do not have
     anchored: bool = False
 
@@ -147,6 +150,11 @@ class Policy(ABC):
 
     # Audits
 
+    @property
+    def released_kinds(self) -> frozenset[str]:
+        """What audits call its releases: every one of these kinds is replayed."""
+        return frozenset({PerExampleGradient.what})
+
 
 def runs_by_parts(policy: Policy) -> bool:
     """Whether it says so itself: what was said of the class that a stranger's derives from does not hold of theirs."""
@@ -170,6 +178,9 @@ class Gradients(ABC, Generic[P]):
     regulariser's step is added after the noise, before post-processing. The realised number of records is used to draw, never to
     scale.
     `step` counts steps done or passed over. What is not abstract here suits a run whose state is its step.
+
+    A run may end at any step, and another begin there with its step as `first`, and `restore` what `public` and `private` were:
+    it asks what this one would have asked, but for what the policy's `made_anew` says.
     """
 
     def __init__(

@@ -61,6 +61,7 @@ class SvrgPlan(Policy):
     run = SvrgGradients
     kind = "variance-reduced"
     anchored = True
+    made_anew = "the snapshot"
     paper = "Wang, Ye, Xu 2017 (DP-SVRG), with Poisson sampling; accounting by privacy loss distribution"
 
     def __post_init__(self) -> None:
@@ -70,6 +71,10 @@ class SvrgPlan(Policy):
             object.__setattr__(self, name, check.integer(name, getattr(self, name)))
         for name in ("snapshot_noise", "noise_multiplier"):
             check.positive(name, getattr(self, name))
+
+    @property
+    def released_kinds(self) -> frozenset[str]:
+        return frozenset({PerExampleGradient.what, GradientDifference.what})
 
     @property
     def steps(self) -> int:

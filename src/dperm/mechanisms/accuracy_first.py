@@ -268,6 +268,10 @@ class GradualRelease(Mechanism):
     def extremes(self, objective: LinearObjective) -> list[Extreme]:
         return steep(objective, self.strong_convexity)
 
+    @property
+    def released_kinds(self) -> frozenset[str]:
+        return frozenset({"minimiser"} | ({"threshold question"} if self.stopping.cost() else set()))
+
     minimiser = 0
 
     def most_records(self, facts: PublicFacts) -> int | None:

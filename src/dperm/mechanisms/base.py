@@ -143,6 +143,9 @@ class Mechanism(ABC):
     #: whether what a record does depends on its place: then nobody may be left out or put elsewhere
     ordered: ClassVar[bool] = False
 
+    #: what audits call its releases, beside those of the mechanisms that it runs: every one of these kinds is replayed
+    released_kinds: ClassVar[frozenset[str]] = frozenset()
+
     #: of its releases, counted from 0, the one of a minimiser; None: none is
     minimiser: ClassVar[int | None] = None
     #: whether a run looks at Hessians, p × p for each training

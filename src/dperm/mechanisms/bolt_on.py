@@ -131,6 +131,7 @@ class BoltOnPerturbation(Mechanism):
     def refuse(self, objective: LinearObjective, records: int) -> None:
         self.rates(objective.facts, records)  # which may be another number than was stated
 
+    released_kinds = frozenset({"last iterate"})
     curved = False
 
     def vectorises(self, objective: LinearObjective) -> bool:

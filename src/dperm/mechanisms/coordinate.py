@@ -116,6 +116,7 @@ class CoordinateDescent(Mechanism):
         spread = noise * moved / self.public_size
         return np.maximum(released, max(spread, _LEAST * most / objective.dimension))
 
+    released_kinds = frozenset({"sums of squares", "slope of a coordinate"})
     curved = False
 
     def extremes(self, objective: LinearObjective) -> list[Extreme]:

@@ -80,6 +80,7 @@ class FrankWolfeDescent(Mechanism):
             theta[chosen % len(theta)] += share * self.radius * (1 if chosen < len(theta) else -1)
         return theta, {"steps": self.steps, "non_zero": int(np.count_nonzero(theta))}
 
+    released_kinds = frozenset({"choice of a vertex"})
     curved = False
 
     def settings(self) -> Mapping[str, Any]:
@@ -152,6 +153,7 @@ class FrankWolfeBall(Gradient):
 
     key = "frank-wolfe-l2"
     title = "Frank–Wolfe, L2 ball"
+    as_the_rules = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

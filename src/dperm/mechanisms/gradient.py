@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -91,6 +91,10 @@ class GradientPerturbation(Mechanism):
     curved = False
 
     @property
+    def released_kinds(self) -> frozenset[str]:
+        return self.plan.released_kinds
+
+    @property
     def by_parts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return runs_by_parts(self.plan)
 
@@ -148,6 +152,7 @@ class Gradient(NoisyMethod):
     key = "gradient"
     joint = True
     unbounded = True
+    as_the_rules: ClassVar[bool] = True  # whether what runs is what the rules give; otherwise its rule is what it is
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -159,14 +164,14 @@ class Gradient(NoisyMethod):
 
     @property
     def rule(self) -> str:
-        return gradient_rule(self.sampling) if type(self) is Gradient else super().rule
+        return gradient_rule(self.sampling) if self.as_the_rules else super().rule
 
     def _settings(self) -> dict[str, Any]:
         """What the rules take: not what a method that builds on this one adds."""
         return {field.name: getattr(self, field.name) for field in fields(Gradient) if field.name != "sampling"}
 
     def shaped(self, plan: Policy) -> Policy:
-        """What runs where the rules give this plan: the hook of methods that build on this one."""
+        """What runs where the rules give this plan: the hook of methods that build on this one, which are not `as_the_rules`."""
         return plan
 
     @property
@@ -246,6 +251,7 @@ class IndividualGradient(Gradient):
 
     key = "individual"
     title = "Individual accounting"
+    as_the_rules = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -272,6 +278,7 @@ class SmoothedGradient(Gradient):
 
     key = "lssgd"
     title = "DP-LSSGD"
+    as_the_rules = False
 
     def shaped(self, plan: Policy) -> Policy:
         smoothed: Any = plan  # whatever the sampling, its plan has a slot for what is done after the noise

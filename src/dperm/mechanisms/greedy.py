@@ -104,6 +104,7 @@ class GreedyDescent(Mechanism):
             theta[chosen] = min(max(wanted, -edge), edge) / curvature
         return theta, {"steps": self.steps, "non_zero": int(np.count_nonzero(theta))}
 
+    released_kinds = frozenset({"choice of a coordinate", "slope of a coordinate"})
     curved = False
 
     def extremes(self, objective: LinearObjective) -> list[Extreme]:

@@ -158,6 +158,7 @@ class LastIterateDescent(Mechanism):
         *_, last = self._order(size, self.batches(size))
         return pulled_along(objective, size - 1, [int(last[0])])
 
+    released_kinds = frozenset({"hidden iterate", "last iterate"})
     curved = False
 
     def settings(self) -> Mapping[str, Any]:

@@ -96,6 +96,7 @@ class NoisySize(Mechanism):
         return sized, self.made_for(sized.facts)
 
     grouped = True  # the number is that of persons; and what runs says so itself
+    released_kinds = frozenset({"number of records"})
     by_parts = True
 
     @property

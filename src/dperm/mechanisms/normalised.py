@@ -25,6 +25,7 @@ class TraditionalGradient(Gradient):
     key = "tgp"
     unbounded = False  # it clips at the bound
     title = "Traditional gradient perturbation"
+    as_the_rules = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

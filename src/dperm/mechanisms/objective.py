@@ -131,6 +131,7 @@ class ObjectivePerturbation(Mechanism):
 
     grouped = True
     by_parts = True
+    released_kinds = frozenset({"gradient of the objective", "log-determinant", "error of the solver"})
     minimiser = 1  # after the linear term
 
     def vectorises(self, objective: LinearObjective) -> bool:

@@ -115,6 +115,7 @@ class OutputPerturbation(Mechanism):
 
     grouped = True
     by_parts = True
+    released_kinds = frozenset({"minimiser"})
     minimiser = 0
 
     def vectorises(self, objective: LinearObjective) -> bool:

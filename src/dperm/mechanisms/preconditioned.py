@@ -89,6 +89,7 @@ class PreconditionedDescent(Mechanism):
             )
         super().refuse(objective, records)
 
+    released_kinds = frozenset({"Gram matrix", "sum of gradients", "sum of squared residuals"})
     curved = False
     grouped = True
     by_parts = True

@@ -19,6 +19,8 @@ _CLAIM = (
     "become +1 and −1, while the noise is made for a sensitivity that falls as 1/n."
 )
 
+_KIND = "normalised mean of gradients"
+
 
 class _Gradients(Gradients["PublishedNormalisedPlan"]):
     def __call__(self, theta: Any) -> Any:
@@ -28,7 +30,8 @@ class _Gradients(Gradients["PublishedNormalisedPlan"]):
             total = total + clip.query(PerExampleGradient().at(self.objective, theta, batch), {})
         mean = UnitAtLeast().apply(self.regularised(total / plan.public_size, theta))
         self.step += 1
-        return self.channel.release(mean, GaussianNoise(plan.moves_by(self.relation), plan.true_noise(self.relation)))
+        noise = GaussianNoise(plan.moves_by(self.relation), plan.true_noise(self.relation), what=_KIND)
+        return self.channel.release(mean, noise)
 
     def summary(self) -> dict[str, Any]:
         return {"noise_levels": [(self.policy.noise_multiplier, self.policy.steps)]}
@@ -66,6 +69,10 @@ class PublishedNormalisedPlan(Policy):
     @property
     def expected_batch_size(self) -> float:
         return float(self.public_size)
+
+    @property
+    def released_kinds(self) -> frozenset[str]:
+        return frozenset({_KIND})
 
     def moves_by(self, relation: Relation) -> float:
         """How far a record really moves what is released: from one unit vector to the opposite, or to a mean that is longer than

@@ -75,7 +75,8 @@ class _Gradients(Gradients["PidpPlan"]):
         if noiseless:
             self.noiseless.append(number)
             return self.regularised(gradient, theta)
-        noise = GaussianNoise(self._clip.sensitivity(self.relation), plan.noise_multiplier(self.relation))
+        sensitivity, multiplier = self._clip.sensitivity(self.relation), plan.noise_multiplier(self.relation)
+        noise = GaussianNoise(sensitivity, multiplier, what=PerExampleGradient.what)
         return self.regularised(self.channel.release(gradient, noise), theta)
 
     def _gradient(self, theta: Any, batches: list[Any]) -> Any:
@@ -113,7 +114,6 @@ class _Gradients(Gradients["PidpPlan"]):
         return {"noiseless_steps": np.array(self.noiseless, dtype=np.int64)}
 
     def restore(self, public: Mapping[str, Any], private: Mapping[str, Any]) -> None:
-        """H is refreshed where the run goes on."""
         self.noiseless = [int(number) for number in private["noiseless_steps"]]
 
     def summary(self) -> dict[str, Any]:
@@ -146,6 +146,7 @@ class PidpPlan(Policy):
     kind = "PIDP-SGD as published"
     paper = "Kang, Li, Liu, Wang (PIDP-SGD), Algorithm 1 and Theorem 5"
     claim = _CLAIM
+    made_anew = "the inverse of the Hessian"
 
     def refuse(self, objective: Any, records: int) -> None:
         if not all(map(math.isfinite, self.constants(objective))):

@@ -28,6 +28,7 @@ __all__ = [
     "MODULES",
     "catalogue",
     "certified_parts",
+    "concrete",
     "covering",
     "entries_of",
     "gradient",

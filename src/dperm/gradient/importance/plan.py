@@ -49,11 +49,18 @@ class ImportancePlan(ImportanceSettings):
 
     kind = "importance sampling"
     run = ImportanceGradients
+    made_anew = "the norms of all records, and what is released of them"
 
     @property
     def by_ranks(self) -> bool:
         """Norms are remembered where their records are."""
         return True
+
+    @property
+    def released_kinds(self) -> frozenset[str]:
+        adaptive = {"sum of norms K*"} if self.adaptive is not None else set[str]()
+        size = {"number of records"} if self.public_size is None else set[str]()
+        return frozenset({"sum of unit gradients", "sum of norms K"} | adaptive | size)
 
     @property
     def paper(self) -> str:
