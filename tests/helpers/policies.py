@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 
 from dperm._family import members, ours
-from dperm.gradient import SGD, Clip, Constant, Poisson, Policy
+from dperm.gradient import SGD, Clip, Constant, FixedOrder, Poisson, Policy
 from dperm.privacy import PrivacyProfile
 from helpers.catalogue import import_all
 from helpers.examples import by_names
@@ -55,7 +55,15 @@ _VALUES: dict[str, Any] = {
     "update": SGD(0.1),
     "learning_rate": 0.1,
     "radius": 1.0,
+    "groups": EPOCH,
+    "width": 3,
+    "buffers": 2,
+    "period": EPOCH,
+    "entries": (np.eye(STEPS) - 0.5 * np.eye(STEPS, k=-1)).tolist(),
 }
+
+#: by the name of a part, others that a plan with it needs
+_BESIDE: dict[str, dict[str, Any]] = {"correlation": {"sampler": FixedOrder(EPOCH)}}
 
 
 def example(kind: type[Any], **given: Any) -> Any:
@@ -73,7 +81,7 @@ def examples(kind: type[Any]) -> Iterator[Any]:
             if field.name in ("budget", "update") or not (inspect.isclass(family) and ours(family)):
                 continue  # what a run is held to beforehand, and what is done with what it gave
             for part in members(family):
-                yield example(kind, **{field.name: example(part)})
+                yield example(kind, **{field.name: example(part), **_BESIDE.get(field.name, {})})
 
 
 def all_policies() -> list[Policy]:

@@ -102,7 +102,7 @@ def moved_together(first: Recording, second: Recording, event: Event) -> tuple[d
             most = min(float(np.add.reduceat(steps, np.arange(0, len(steps), leaf.groups)).max()) for steps in turns)
         else:
             most = float(squares.sum()) / leaf.full_steps
-        what = f"{pairs[0][0].what} together"
+        what = pairs[0][0].what
         raise_to(moved, {what: math.sqrt(most) if most < np.inf else np.inf})
         if not most <= 1 + ROUNDING:
             findings.append(Finding("movement", f"queries moved by {math.sqrt(most):.6g} times their sensitivity ({what})"))

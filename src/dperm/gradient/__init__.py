@@ -6,14 +6,24 @@ Users of estimators need none of this; authors of algorithms derive from a part 
 """
 
 from dperm.gradient.bounding import AdaptiveClip, Bounding, Clip, Normalise, PerLayer, Unit
+from dperm.gradient.correlation import Strategy
 from dperm.gradient.importance import AdaptiveNorm, ImportanceEpoch, ImportanceGradients, ImportancePlan
 from dperm.gradient.individual_accounting import IndividualGradients, IndividualPlan
 from dperm.gradient.plan import Constant, ExponentialDecay, NoiseSchedule, NoisyGradients, Plan
 from dperm.gradient.policy import Gradients, Policy, descend, descend_by
 from dperm.gradient.post_processing import Identity, LaplacianSmoothing, Post, UnitAtLeast
 from dperm.gradient.query import GradientDifference, PerExampleGradient, Query
-from dperm.gradient.correlation import Strategy
-from dperm.gradient.sampling import BallsAndBins, CyclicPoisson, FixedOrder, FixedSize, FullBatch, Poisson, PoissonRows, PoissonUpTo, Sampler
+from dperm.gradient.sampling import (
+    BallsAndBins,
+    CyclicPoisson,
+    FixedOrder,
+    FixedSize,
+    FullBatch,
+    Poisson,
+    PoissonRows,
+    PoissonUpTo,
+    Sampler,
+)
 from dperm.gradient.svrg import SvrgPlan
 from dperm.gradient.update import SGD, Adam, Averaged, ExponentialAverage, FrankWolfeStep, Update
 
@@ -26,12 +36,11 @@ __all__ = [
     "BallsAndBins",
     "Bounding",
     "Clip",
-    "CyclicPoisson",
-    "FixedOrder",
-    "Strategy",
     "Constant",
+    "CyclicPoisson",
     "ExponentialAverage",
     "ExponentialDecay",
+    "FixedOrder",
     "FixedSize",
     "FrankWolfeStep",
     "FullBatch",
@@ -57,6 +66,7 @@ __all__ = [
     "Post",
     "Query",
     "Sampler",
+    "Strategy",
     "SvrgPlan",
     "Unit",
     "UnitAtLeast",

@@ -37,10 +37,8 @@ class NoisyGradients(Gradients["Plan"]):
         self._memory: Memory | None = None
         self._moved = 0.0
         self._go_on_at(self.step)
-        if self.step and plan.correlated and not plan.correlation.restarts(plan.steps):
-            raise ValueError(
-                f"A run with {plan.correlation!r} cannot be continued: what a record moves in all is not bounded then."
-            )
+        if self.step and not plan.continues:
+            raise ValueError(f"Expected a run from its start with {plan.correlation!r}: nothing is proved of one that goes on.")
 
     def _go_on_at(self, step: int) -> None:
         """From where a step's draws depend on none before it: steps on the way there are passed over, too."""
@@ -74,7 +72,8 @@ class NoisyGradients(Gradients["Plan"]):
             self._memory = plan.correlation.memory(plan.steps, LARGEST_KEPT * step if exact else math.inf, self.step)
             self._moved = moved
         owed = self._memory.owed()
-        query = BoundedSum(total.value + 0.0 if owed is None else total.value - owed, self._moved, total.what)
+        value = total.value + 0.0 if owed is None else total.value - owed  # another array: tensors get their noise in place
+        query = BoundedSum(value, self._moved, f"{total.what} together")
         released = self.released(query, noise_multiplier, plan.sampler.rate)
         self._memory.keep(released, total.value, owed)
         return released
@@ -207,12 +206,16 @@ class Plan(Policy):
             )
 
     @property
+    def continues(self) -> bool:
+        return not self.correlated or self.correlation.restarts(self.steps)
+
+    @property
     def vectorises(self) -> bool:
         return self.bounding.vectorises
 
     @property
     def released_kinds(self) -> frozenset[str]:
-        return frozenset({self.query.what})
+        return frozenset({f"{self.query.what} together" if self.correlated else self.query.what})
 
     @property
     def longest(self) -> float | None:

@@ -144,6 +144,11 @@ class Policy(ABC):
     #: whether plans are made for a stated number of records only, not for one that was released with noise
     needs_size: bool = False
 
+    @property
+    def continues(self) -> bool:
+        """Whether a run that was interrupted may go on. Others are refused where they would reserve their steps."""
+        return True
+
     def refuse(self, objective: Any, records: int) -> None:
         """ValueError, before any charge, for an objective that this cannot train, or a number of records that it cannot draw."""
         return

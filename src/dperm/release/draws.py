@@ -43,8 +43,8 @@ class Draw(ABC):
         """Probability of a record being in one draw."""
 
     def chance_of_unseen(self, step: int) -> float:
-        """The chance that a record is in draw `step` of a call which was in none before: none of the same `period`, or of the same
-        call where records keep their places."""
+        """The chance that a record is in draw `step` of a call which was in none before: none of the same `period`, or of the
+        same call where records keep their places."""
         return self.rate
 
     @abstractmethod

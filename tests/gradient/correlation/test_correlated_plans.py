@@ -269,7 +269,7 @@ def test_a_strategy_whose_blocks_may_move_more_is_not_gone_on_with() -> None:
     made, problem = correlated(FixedOrder(4), SIGNED), objective()
     channel = Channel.open()
     channel.charge(made.event(ADD), "test")
-    with pytest.raises(ValueError, match="cannot be continued"):
+    with pytest.raises(ValueError, match="from its start"):
         made.gradients(problem, problem.records(np.zeros((3, 3)), np.ones(3)), channel, first=4)
 
 

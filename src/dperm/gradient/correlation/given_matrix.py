@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -23,17 +24,21 @@ class GivenMatrix(Strategy):
     Whatever it is, it is charged what it costs.
     """
 
-    rows: tuple[tuple[float, ...], ...]
+    entries: tuple[tuple[float, ...], ...]
 
     paper = "Denisov, McMahan, Rush, Smith, Thakurta 2022 (matrix mechanism), with a strategy of the caller's"
 
     def __post_init__(self) -> None:
-        matrix = np.array(self.rows, dtype=np.float64)
+        matrix = np.array(self.entries, dtype=np.float64)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.all(np.isfinite(matrix)):
             raise ValueError("Expected a square matrix of finite numbers as strategy.")
         if np.any(np.triu(matrix, 1)) or np.any(np.diag(matrix) != 1):
             raise ValueError("Expected a lower-triangular strategy with ones on its diagonal: divide its columns by theirs.")
-        object.__setattr__(self, "rows", tuple(map(tuple, matrix.tolist())))
+        object.__setattr__(self, "entries", tuple(map(tuple, matrix.tolist())))
+
+    def __repr__(self) -> str:
+        digest = hashlib.sha256(np.array(self.entries).tobytes()).hexdigest()[:16]
+        return f"GivenMatrix(of {len(self.entries)} steps, sha256={digest!r})"
 
     @classmethod
     def of(cls, matrix: Array) -> GivenMatrix:
@@ -41,9 +46,9 @@ class GivenMatrix(Strategy):
         return cls(tuple(map(tuple, np.asarray(matrix, dtype=np.float64).tolist())))
 
     def matrix(self, steps: int) -> Array:
-        if steps > len(self.rows):
-            raise ValueError(f"Expected a strategy for {steps} steps, got one for {len(self.rows)}.")
-        return np.array(self.rows)[:steps, :steps]
+        if steps > len(self.entries):
+            raise ValueError(f"Expected a strategy for {steps} steps, got one for {len(self.entries)}.")
+        return np.array(self.entries)[:steps, :steps]
 
     def bands(self, steps: int) -> int:
         return max(int(np.max(np.subtract(*np.nonzero(self.matrix(steps))))) + 1, 1)

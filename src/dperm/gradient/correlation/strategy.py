@@ -105,8 +105,8 @@ class Strategy(ABC):
 
     @abstractmethod
     def restarts(self, steps: int) -> bool:
-        """Whether a record moves no more in all if the run is interrupted, and goes on with new places of the records and nothing
-        kept."""
+        """Whether a record moves no more in all if the run is interrupted, and goes on with a later period, new places of the
+        records and nothing kept."""
 
     @abstractmethod
     def kept(self, steps: int) -> int:

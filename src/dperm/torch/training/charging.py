@@ -168,6 +168,8 @@ class Charging:
         self._certification.refuse(like)
         self.ranks.same(like.describe())
         like.refuse(self.spec.objective, records)
+        if self.spec.settings.checkpoint is not None and not like.continues:
+            raise ValueError("Expected no checkpoint folder with this plan, whose runs cannot go on after an interruption.")
         if like.claim and plan is None:
             raise ValueError(f"Expected public_size for a plan that is only claimed ({like.kind}).")
         certificate = self._certify(event, channel, plan, self._planner.budget.target)
