@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,10 @@ if threading.current_thread() is threading.main_thread():
 
 # The tests run one process per core: threads on top of that would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The commands that tests start are dozens: each would compile dperm anew. Tests, too, are then compiled once, not at each run.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 _MEMORY = Path("/dev/shm")
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
