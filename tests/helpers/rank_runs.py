@@ -1,9 +1,11 @@
-"""What the ranks of a run do in tests: `torchrun … -m helpers.rank_runs FOLDER [NAME …]`, and the same in one process."""
+"""What the ranks of a run do in tests: `[torchrun …] -m helpers.rank_runs FOLDER RANKS [NAME …]`, and the same in one process."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -45,7 +48,7 @@ from dperm.torch.ranks.rank_share import share_of
 from dperm.torch.ranks.tensor_noise import TorchSource
 from helpers.oracle import cross_entropy
 
-__all__ = ["ERRORS", "SCENARIOS", "WORKS", "individual", "launched", "main", "records"]
+__all__ = ["ERRORS", "SCENARIOS", "WORKS", "individual", "launched", "records", "start"]
 
 N, D = 120, 6
 
@@ -461,18 +464,55 @@ WORKS: dict[str, Callable[[], Any]] = {
 }
 
 
-def launched(folder: Path, works: Iterable[str], ranks: int, module: str = "helpers.rank_runs") -> list[dict[str, Any]]:
-    """What each rank made of these, by name."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+def launched(
+    folder: Path, works: Iterable[str], ranks: int, module: str = "helpers.rank_runs", *, torchrun: bool = False
+) -> list[dict[str, Any]]:
+    """What each rank made of these, by name. Ranks are forks of one process, which imports everything once, or `torchrun`'s."""
+    starts = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if torchrun else []
+    command = [sys.executable, *starts, "-m", module, folder, str(ranks), *works]
     done = subprocess.run(
-        [*command, "-m", module, folder, *works], capture_output=True, text=True, timeout=500, check=False,
+        command, capture_output=True, text=True, timeout=500, check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
 
 
-def main(folder: Path, names: Iterable[str], works: Mapping[str, Callable[[], Any]], errors: Container[str]) -> None:
+def start(works: Mapping[str, Callable[[], Any]], errors: Container[str]) -> None:
+    """What `launched` asks for: as one of `torchrun`'s ranks, or as the parent of all."""
+    folder, ranks, *names = sys.argv[1:]
+    if "RANK" in os.environ or _is_rank(int(ranks)):
+        _work(Path(folder), names, works, errors)
+
+
+def _is_rank(ranks: int) -> bool:
+    """Fork so many ranks: true in each of them; false in their parent, once they ended. They meet at a store of the parent's, as
+    those of `torchrun` do, and where one fails the others are ended."""
+    torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)  # torch imports as much again where the first optimiser is made
+    told, tell = os.pipe()
+    children: set[int] = set()
+    for rank in range(ranks):
+        if child := os.fork():
+            children.add(child)
+            continue
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
+        os.environ |= {"MASTER_PORT": os.read(told, 8).decode().strip(), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        random.seed()  # as processes that share nothing
+        np.random.seed()  # noqa: NPY002
+        return True
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    os.write(tell, f"{store.port:8}".encode() * ranks)
+    while children:
+        child, status = os.wait()
+        children.discard(child)
+        if status:
+            for other in children:
+                os.kill(other, signal.SIGKILL)
+            sys.exit(1)
+    return False
+
+
+def _work(folder: Path, names: Iterable[str], works: Mapping[str, Callable[[], Any]], errors: Container[str]) -> None:
     warnings.simplefilter("ignore")
     found: dict[str, Any] = {}
     for name in names:
@@ -486,4 +526,4 @@ def main(folder: Path, names: Iterable[str], works: Mapping[str, Callable[[], An
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:], WORKS, ERRORS)
+    start(WORKS, ERRORS)

@@ -1,15 +1,13 @@
-"""What ranks with sharded parameters do in tests: `torchrun … -m helpers.shard_runs FOLDER [NAME …]`, or one process."""
+"""What ranks with sharded parameters do in tests: `[torchrun …] -m helpers.shard_runs FOLDER RANKS [NAME …]`, or one process."""
 
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -303,4 +301,4 @@ WORKS: dict[str, Callable[[], Any]] = {
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    rank_runs.main(Path(sys.argv[1]), sys.argv[2:], WORKS, ERRORS)
+    rank_runs.start(WORKS, ERRORS)

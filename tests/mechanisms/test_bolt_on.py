@@ -45,7 +45,7 @@ def allowed() -> list[tuple[str, str]]:
 
 
 @pytest.mark.fast_cases(
-    "constant-huber", "constant, one record a batch-softmax", "constant, regularised-logistic", "falling-softmax"
+    "constant-softmax", "constant, one record a batch-logistic", "constant, regularised-huber", "falling-logistic"
 )
 @pytest.mark.parametrize(("name", "loss"), allowed())
 def test_neighbours_end_no_further_apart_than_stated(name: str, loss: str) -> None:
@@ -82,7 +82,8 @@ def test_it_is_ordinary_descent_before_the_noise() -> None:
 
 
 def some_pairs(mechanism: BoltOnPerturbation, every: int) -> Training:
-    """Its training, with some of the pairs that audits replay: all take a minute."""
+    """Its training, with some of the pairs that audits replay: all take a minute. There are four kinds of them at each place, in
+    turns: every odd number takes all kinds."""
     training = Training.of_mechanism(mechanism, objective())
     return replace(training, replay_pairs=training.replay_pairs[::every])
 
@@ -96,7 +97,7 @@ class DividedByTheBatch(BoltOnPerturbation):
 
 @pytest.mark.parametrize("regime", ["falling", "constant"])
 def test_dividing_by_the_batch_is_refuted(regime: str) -> None:
-    found = replay(some_pairs(DividedByTheBatch(**vars(REGIMES[regime])), 24 if regime == "falling" else 8))
+    found = replay(some_pairs(DividedByTheBatch(**vars(REGIMES[regime])), 23 if regime == "falling" else 7))
     assert found.refuted and "movement" in found.details["kinds"]
 
 
@@ -109,7 +110,7 @@ class TooFast(BoltOnPerturbation):
 
 def test_counting_one_pass_of_many_is_refuted() -> None:
     mechanism = TooFast(**vars(bolt_on(epochs=20, batch_size=4, learning_rate=0.05)))
-    assert overall(attack(some_pairs(mechanism, 24), trials=1000)) == "refuted"
+    assert overall(attack(some_pairs(mechanism, 23), trials=1000)) == "refuted"
 
 
 def test_what_would_bring_neighbours_apart_is_refused() -> None:

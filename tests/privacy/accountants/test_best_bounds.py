@@ -30,9 +30,10 @@ from dperm.privacy import (
     delta,
     epsilon,
 )
+from dperm.privacy.accountants import accounting, pld
 from dperm.privacy.accountants.accounting import _basic, _one_gaussian, best_epsilon
 from dperm.privacy.accountants.gaussian import gaussian_delta, gaussian_epsilon
-from dperm.privacy.accountants.pld import pld_delta, pld_epsilon
+from dperm.privacy.accountants.pld import PrivacyLossDistribution, pld_delta, pld_epsilon
 from dperm.privacy.accountants.rdp import rdp_delta, rdp_epsilon
 from dperm.privacy.accountants.stated_points import profile_delta
 
@@ -216,3 +217,26 @@ def test_a_stated_profile_is_read_off_its_hull() -> None:
     profile = PrivacyProfile((0.0, 0.1, 0.4, 1.0), (0.02, 0.004, 1e-4, 1e-5))
     for value in (0.0, 0.03, 0.25, 0.7, 1.5):
         assert delta(profile, value) == profile_delta(profile, value)
+
+
+def test_bounds_are_found_once_and_only_for_what_they_are_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However the same parts are put together; those of many different parts, which take memory, are found each time."""
+    composed: list[Event] = []
+
+    class Counted(PrivacyLossDistribution):
+        def __init__(self, event: Event, tolerance: float) -> None:
+            composed.append(event)
+            super().__init__(event, tolerance)
+
+    monkeypatch.setattr(pld, "PrivacyLossDistribution", Counted)
+    accounting._known.cache_clear()
+    step = PoissonSampled(0.1, Gaussian(2.0))
+    for ask in (epsilon, delta):
+        found = ask(SelfComposed(step, 4), 0.01)
+        assert ask(Composed((SelfComposed(step, 3), step)), 0.01) == found and len(composed) == 1
+        others = SelfComposed(step, 5), SelfComposed(PoissonSampled(0.1, Gaussian(2.1)), 4)
+        assert ask(others[0], 0.01) > found > ask(others[1], 0.01) and ask(SelfComposed(step, 4), 0.02) < found
+        assert len(composed) == 4
+        many = Composed(tuple(PoissonSampled(0.01, Gaussian(2.0 + number)) for number in range(17)))
+        assert ask(many, 0.01) == ask(many, 0.01) and len(composed) == 6
+        composed.clear()

@@ -31,7 +31,7 @@ from dperm.privacy import (
     delta,
     epsilon,
 )
-from dperm.privacy.accountants import pld
+from dperm.privacy.accountants import accounting, pld
 from dperm.privacy.accountants.dominating_pairs import loss_pairs
 from dperm.privacy.accountants.pld import PrivacyLossDistribution, lay, pld_delta, pld_epsilon
 
@@ -182,6 +182,7 @@ def test_an_epsilon_of_zero_needs_no_composition(monkeypatch: pytest.MonkeyPatch
         raise AssertionError("composed")
 
     monkeypatch.setattr(pld, "_convolved", refuse)
+    accounting._known.cache_clear()
     assert epsilon(SelfComposed(PoissonSampled(1e-7, Gaussian(1.0)), 10), 1e-5) == 0.0
     event = PoissonSampled(1e-7, Gaussian(1.0))
     assert float(one_step(1e-7, 1.0, 0.0)) < 4e-8 and epsilon(event, 4e-8) == 0.0
@@ -220,6 +221,7 @@ def test_calibration_at_a_large_epsilon(monkeypatch: pytest.MonkeyPatch) -> None
         return found
 
     monkeypatch.setattr(pld, "lay", counted)
+    accounting._known.cache_clear()
 
     def make(noise: float) -> Event:
         return SelfComposed(PoissonSampled(0.01, Gaussian(noise)), 10)

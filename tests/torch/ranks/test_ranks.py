@@ -25,7 +25,7 @@ _FEW = ("importance", "importance, parts", "frozen parts", "sharded", "few recor
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
 def test_it_is_the_run_of_one_process(ranks: int, tmp_path: Path) -> None:
     names = _FEW if ranks == 2 else tuple(SCENARIOS)
-    several = launched(tmp_path, names, ranks)
+    several = launched(tmp_path, names, ranks, torchrun=True)
     charges = SpendLog.current().charges()
     assert len(charges) == len(names)  # once for all ranks
     for name in names:

@@ -199,13 +199,16 @@ def test_replay_on_neighbours(public_size: int | None) -> None:
     assert 0.9 < result.details["largest_movement"] <= 1 + 1e-6
 
 
-def test_replay_of_a_plan_on_records_that_are_not_numbers() -> None:
+@pytest.mark.parametrize("others", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_replay_of_a_plan_on_records_that_are_not_numbers(others: int) -> None:
+    """And on others, each of which moves all releases by what is charged."""
     objective = ModuleObjective(net().double(), cross_entropy)
     x, y = data()
     plan = dpis(
         epsilon=3.0, delta=1e-4, public_size=N, expected_batch_size=20, epochs=2, clipping_norm=0.5, average_from=None
     )  # fmt: skip
-    pairs = network_pairs((x.double(), y), Relation.ADD_OR_REMOVE_ONE, 2)
+    pairs = network_pairs((x.double(), y), Relation.ADD_OR_REMOVE_ONE, 2)[-1 - others :]
+    assert "not a number" in pairs[-1].name
     result = replay(Training.of_plan(plan, objective, TorchRecords, delta=1e-4, pairs=pairs))
     assert result.verdict == "consistent", str(result)
     assert 0.9 < result.details["largest_movement"] <= 1 + 1e-6

@@ -6,8 +6,9 @@ import functools
 import itertools
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -57,7 +58,7 @@ def best_epsilon(event: Event, delta: float, tolerance: float = TOLERANCE) -> tu
     """`epsilon` and the name of the accountant that gave it. `tolerance`: relative grid error of the PLD."""
     check.fraction("delta", delta, zero=True)
     relation_of(event)
-    return max(_best_epsilon(each, delta, tolerance) for each in _each_way(event))
+    return max(_bound(_best_epsilon, each, delta, tolerance) for each in _each_way(event))
 
 
 def _each_way(event: Event) -> Iterator[Event]:
@@ -67,6 +68,24 @@ def _each_way(event: Event) -> Iterator[Event]:
         return
     for met in alternatives(event):
         yield Composed(tuple(SelfComposed(leaf, count) for leaf, count in met.items()))
+
+
+_Bound = TypeVar("_Bound")
+_REMEMBERED = 16  # different parts of an event, at most, whose bounds are remembered: compositions of thousands take memory
+
+
+def _bound(bound: Callable[[Event, float, float], _Bound], event: Event, at: float, tolerance: float) -> _Bound:
+    """`bound(event, at, tolerance)`, as it was found before where it was: a certificate asks for what its noise was calibrated
+    by, and so does each training with the same settings, as in cross-validations, comparisons and audits."""
+    counts = leaves(event)
+    return bound(event, at, tolerance) if len(counts) > _REMEMBERED else _known(bound, tuple(counts.items()), at, tolerance)
+
+
+@functools.lru_cache(maxsize=256)
+def _known(
+    bound: Callable[[Event, float, float], Any], counts: tuple[tuple[Event, int], ...], at: float, tolerance: float
+) -> Any:
+    return bound(Composed(tuple(SelfComposed(leaf, count) for leaf, count in counts)), at, tolerance)
 
 
 def _best_epsilon(event: Event, delta: float, tolerance: float) -> tuple[float, str]:
@@ -127,7 +146,7 @@ def delta(event: Event, epsilon: float, tolerance: float = TOLERANCE) -> float:
     """Upper bound on the smallest δ for which `event` is (`epsilon`, δ)-private. Raises as `epsilon` does."""
     check.non_negative("epsilon", epsilon)
     relation_of(event)
-    return max(_delta(each, epsilon, tolerance) for each in _each_way(event))
+    return max(_bound(_delta, each, epsilon, tolerance) for each in _each_way(event))
 
 
 def _delta(event: Event, epsilon: float, tolerance: float) -> float:

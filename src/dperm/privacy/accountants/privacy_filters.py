@@ -187,7 +187,11 @@ def privacy_profile(*events: Event, smallest_delta: float) -> PrivacyProfile:
     relation = relations.pop() if len(relations) == 1 else None
     if relation is None:
         raise ValueError("Expected events that release something, all about the same neighbours.")
-    check.fraction("smallest_delta", smallest_delta)
+    return _largest(events, relation, check.fraction("smallest_delta", smallest_delta))
+
+
+@functools.lru_cache(maxsize=128)  # trainings with the same settings ask for the same ones again
+def _largest(events: tuple[Event, ...], relation: Relation, smallest_delta: float) -> PrivacyProfile:
     distributions = [PrivacyLossDistribution(event, _GRID) for event in events]
     largest = max(distribution.epsilon(smallest_delta) for distribution in distributions)
     if largest == 0:
