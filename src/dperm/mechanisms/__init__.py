@@ -14,6 +14,7 @@ from dperm.mechanisms.base import Budget, Mechanism, Release, Stage
 from dperm.mechanisms.bolt_on import BoltOn, BoltOnPerturbation
 from dperm.mechanisms.by_part import ByPart
 from dperm.mechanisms.coordinate import Coordinate, CoordinateDescent
+from dperm.mechanisms.correlated import CorrelatedGradient
 from dperm.mechanisms.frank_wolfe import FrankWolfe, FrankWolfeBall, FrankWolfeDescent
 from dperm.mechanisms.gradient import Gradient, GradientPerturbation, IndividualGradient, SmoothedGradient
 from dperm.mechanisms.greedy import GreedyCoordinate, GreedyDescent
@@ -39,6 +40,7 @@ __all__ = [
     "ByPart",
     "Coordinate",
     "CoordinateDescent",
+    "CorrelatedGradient",
     "FrankWolfe",
     "FrankWolfeBall",
     "FrankWolfeDescent",

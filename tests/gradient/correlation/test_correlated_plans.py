@@ -303,7 +303,7 @@ def test_words_of_a_recipe() -> None:
     for wrong, message in (
         ({"correlation": "banded"}, "bands"),
         ({"correlation": "all", "bands": 3}, "correlation"),
-        ({"correlation": "banded", "bands": 20}, "below 50, a group of 20"),
+        ({"correlation": "banded", "bands": 20}, "less than 0.05 of the records"),
         ({"correlation": "buffered", "bands": 3}, "at most 3 bands"),
         ({"correlation": "banded", "bands": 3, "sampling": "fixed_size"}, "another sampler"),
     ):

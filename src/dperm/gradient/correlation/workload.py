@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +11,7 @@ from scipy.signal import lfilter
 
 from dperm import _validate as check
 from dperm._types import Array
+from dperm.gradient.update import Averaged, Update
 
 _ITERATES = 64  # that stand for all of them, where the learning rate is not constant
 
@@ -43,6 +44,13 @@ class Workload:
         object.__setattr__(self, "learning_rates", tuple(float(rate) for rate in self.learning_rates))
         if any(not 0 <= rate < 1e100 for rate in self.learning_rates):
             raise ValueError("Expected learning rates of at least 0.")
+
+    @classmethod
+    def of_update(cls, update: Update, steps: int) -> Workload:
+        """That of an update with SGD's momentum, of its last iterate or a mean of them. Adam's scales are taken for constant."""
+        if isinstance(update, Averaged):
+            return replace(cls.of_update(update.update, steps), of="mean", mean_from=min(update.skip, steps - 1) / steps)
+        return cls(momentum=getattr(update, "momentum", getattr(update, "beta1", 0.0)))
 
     def functionals(self, steps: int) -> list[tuple[Array, Array]]:
         """What is to be small: Σ over these pairs (a, w) of Σ_j w_j·m_j², where m is C⁻¹ applied to a, for a Toeplitz strategy C.

@@ -58,25 +58,17 @@ def dp_sgd(
     known = samplings()
     kind = known[check.choice("sampling", sampling, known)]
     correlated = correlation != "none" and bands != 1
-    if correlated and kind in (Poisson, CyclicPoisson):
-        groups = check.integer("bands", bands or 0, minimum=2)
-        sampler, steps = CyclicPoisson.of_groups(groups, public_size, expected_batch_size, epochs)
-    else:
-        sampler, steps = kind.for_batches(public_size, expected_batch_size, epochs, PrivacyUnit(max_rows_per_unit))
+    sampler, steps = kind.for_batches(public_size, expected_batch_size, epochs, PrivacyUnit(max_rows_per_unit))
+    if correlated and isinstance(sampler, Poisson | CyclicPoisson):
+        sampler = CyclicPoisson.of_share(sampler.share, check.integer("bands", bands or 0, minimum=2))
     steps_per_epoch = max(1, round(1 / sampler.share))
     update = update or SGD(1.0, momentum=0.9)
-    strategy = _strategy(correlation, bands, sampler, workload_of(update, average_from)) if correlated else Independent()
     if average_from is not None:
         update = Averaged(update, skip=math.floor(check.fraction("average_from", average_from, zero=True) * steps))
+    strategy = _strategy(correlation, bands, sampler, Workload.of_update(update, steps)) if correlated else Independent()
     noise = ExponentialDecay(noise_multiplier, decay, steps_per_epoch) if decay else Constant(noise_multiplier)
     bounding = bounding or Clip(clipping_norm or 0.0)
     return Plan(sampler, bounding, noise, update, steps, public_size, post or Identity(), correlation=strategy)
-
-
-def workload_of(update: Update, average_from: float | None = None) -> Workload:
-    """What noise does to a model that is trained so: by SGD's momentum, or that of Adam, whose scales it takes for constant."""
-    momentum = getattr(update, "momentum", getattr(update, "beta1", 0.0))
-    return Workload(momentum, of="last") if average_from is None else Workload(momentum, of="mean", mean_from=average_from)
 
 
 def _strategy(correlation: str | Strategy, bands: int | None, sampler: Sampler, workload: Workload) -> Strategy:

@@ -45,16 +45,16 @@ class CyclicPoisson(Sampler, Draw):
     @classmethod
     def for_batches(cls, public_size: int, batch: float, epochs: float, unit: PrivacyUnit) -> tuple[CyclicPoisson, int]:
         """With the fewest groups, two."""
-        return cls.of_groups(2, public_size, batch, epochs)
+        return cls.of_share(batch / public_size, 2), math.ceil(epochs * public_size / batch)
 
     @classmethod
-    def of_groups(cls, groups: int, public_size: int, batch: float, epochs: float) -> tuple[CyclicPoisson, int]:
-        """The same with a number of groups: batches are at most as large as one. ValueError for larger ones."""
-        rate = batch * groups / public_size
-        if not rate < 1:
-            most = public_size / groups
-            raise ValueError(f"Expected expected_batch_size below {most:g}, a group of {groups}, got {batch:g}.")
-        return cls(rate, groups), math.ceil(epochs * public_size / batch)
+    def of_share(cls, share: float, groups: int) -> CyclicPoisson:
+        """The same with a number of groups, for batches that are expected to be this share of all records. ValueError where they are
+        no smaller than a group."""
+        if not share * groups < 1:
+            most = f"less than {1 / groups:.3g} of the records, which a group of {groups} has"
+            raise ValueError(f"Expected batches of {most}, got {share:.3g}.")
+        return cls(share * groups, groups)
 
     @classmethod
     def largest_batch(cls, public_size: int, unit: PrivacyUnit) -> float:

@@ -1,0 +1,69 @@
+"""Gradient perturbation with noise that later steps partly take back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dperm import _validate as check
+from dperm.gradient import CyclicPoisson, Plan, Poisson, Policy
+from dperm.gradient.correlation import Workload, strategies
+from dperm.gradient.correlation.choosing import best_bands
+from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.gradient import Gradient
+from dperm.mechanisms.tuning import gradient_plan
+from dperm.objectives import PublicFacts
+from dperm.privacy import Relation
+
+_SAMPLINGS = ("poisson", "fixed_order", "full")
+_MOST_BANDS = 64
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CorrelatedGradient(Gradient):
+    """`Gradient` with noise that later steps partly take back, over `bands` steps (None: as many as leave the least error).
+
+    With `sampling` "poisson", records take turns in as many groups as there are bands, each drawn at random in its turn; under
+    replace-one, and with "fixed_order", each is in one step of every epoch, and nothing is amplified. `correlation` is the kind
+    of strategy: "banded", "square_root", and, in a fixed order, "inverse_square_root" or "buffered".
+    """
+
+    bands: check.Count | None = None
+    correlation: str = "banded"
+
+    key = "correlated"
+    title = "Correlated noise"
+    as_the_rules = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.choice("sampling", self.sampling, _SAMPLINGS)
+        check.choice("correlation", self.correlation, strategies())
+
+    def at(self, facts: PublicFacts, budget: Budget, models: int, noise_multiplier: float) -> Mechanism:
+        mine = self
+        if self.sampling == "poisson" and facts.relation is Relation.REPLACE_ONE:
+            mine = replace(mine, sampling="fixed_order")
+        if mine.bands is None:
+            mine = replace(mine, bands=mine._best_bands(replace(facts, dimension=models * facts.dimension), budget))
+        return Gradient.at(mine, facts, budget, models, noise_multiplier)
+
+    def _best_bands(self, facts: PublicFacts, budget: Budget) -> int:
+        epsilon = check.positive("epsilon", budget.epsilon)
+        plan = gradient_plan(facts, epsilon, budget.delta, sampling=self.sampling, **self._settings())(1.0)
+        if self.sampling == "poisson":
+            return best_bands(plan.steps, plan.rate, epsilon, budget.delta, Workload.of_update(plan.update, plan.steps))
+        return min(plan.sampler.period, _MOST_BANDS)
+
+    def shaped(self, plan: Policy) -> Policy:
+        assert isinstance(plan, Plan)
+        assert self.bands is not None
+        if self.bands == 1:
+            return plan
+        sampler = plan.sampler
+        if isinstance(sampler, Poisson):
+            sampler = CyclicPoisson.of_share(plan.rate, self.bands)
+        workload = Workload.of_update(plan.update, plan.steps)
+        strategy = strategies()[self.correlation].for_run(self.bands, sampler.participation, workload)
+        changed: dict[str, Any] = {"sampler": sampler, "correlation": strategy}
+        return replace(plan, **changed)
