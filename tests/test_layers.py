@@ -41,9 +41,10 @@ LEVELS = {
     "audit": 8,
     "report": 9,
     "estimators": 9,
-    "cli": 10,
-    "__init__": 10,
-    "__main__": 11,
+    "jobs": 10,
+    "cli": 11,
+    "__init__": 11,
+    "__main__": 12,
 }
 
 

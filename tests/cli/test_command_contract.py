@@ -22,7 +22,7 @@ import typer
 
 from dperm.cli import application, commands
 from dperm.cli.command_files import add_commands, options_of
-from dperm.cli.options import TABLES
+from dperm.jobs.options import TABLES
 from helpers.commands import dperm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,7 +149,7 @@ def test_every_command_says_what_it_does_and_what_each_option_means(name: str) -
     assert not silent, f"Say in help= what {silent} of `{name}` mean."
     helps = [str(getattr(option, "help", "")) for option in command.params]
     vague = [text for text in helps if re.match(r"Records|Test records|A table", text) and ", ".join(TABLES) not in text]
-    assert not vague, f"Say which files are read by SOURCE, KINDS or TABLES of cli/options.py, in place of {vague}."
+    assert not vague, f"Say which files are read by SOURCE, KINDS or TABLES of jobs/options.py, in place of {vague}."
     told = "".join(path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
     assert name in told, f"Mention `{name}` in README.md or docs/."
 

@@ -23,7 +23,8 @@ with needed("typer", "The command line"):
 
 from dperm.cli import commands
 from dperm.cli.command_files import add_commands
-from dperm.cli.files import ENDING, give_up_reserved
+from dperm.cli.files import give_up_reserved
+from dperm.jobs.files import ENDING
 
 __all__ = ["application", "main"]
 

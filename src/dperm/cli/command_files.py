@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -67,11 +67,18 @@ def _with_options(run: Callable[..., None], file: str) -> Callable[..., None]:
         run(options(**given))
 
     parameters = [
-        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=_default(each), annotation=hints[each.name])
+        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=_default(each), annotation=_shown(each, hints))
         for each in fields(options)
     ]
     vars(with_options)["__signature__"] = inspect.Signature(parameters)
     return with_options
+
+
+def _shown(each: Field[Any], hints: dict[str, Any]) -> Any:
+    """A field's annotation as the framework has it: words alone are the help of an option, as options of jobs are explained."""
+    words = [text for text in getattr(hints[each.name], "__metadata__", ()) if isinstance(text, str)]
+    flags = ("--output", "-o") if each.name == "output" else ()
+    return Annotated[hints[each.name].__origin__, typer.Option(*flags, help=words[0])] if words else hints[each.name]
 
 
 def _default(each: Field[Any]) -> Any:

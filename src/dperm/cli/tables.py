@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,6 @@ from dperm.cli.printing import progress, say
 if TYPE_CHECKING:
     from dperm.data import Dataset, ReadTable, Schema
     from dperm.report.refits import Refits
-
-_MANY = 0.1  # of the rows
 
 
 def told(name: str, table: ReadTable) -> str:
@@ -51,70 +48,10 @@ def told_of_rows(table: ReadTable, schema: Schema, *, public: bool = False, left
 
 def told_to_holder(dataset: Dataset, data_norm: float | None = None, delta: float = 0.0, public_size: int | None = None) -> None:
     """What was read, and what stands out in it, from the rows as they are: for nobody else to see."""
-    from dperm.data.survey import share
-
     say(f"For the data holder alone: {dataset.described()}.")
-    lines = [] if dataset.survey is None else dataset.survey.lines()
-    warnings = [] if dataset.survey is None else dataset.survey.warnings()
-    if data_norm is not None and (longer := _longer(dataset.features, data_norm)):
-        lines.append(f"Rows longer than {data_norm:g}, scaled down: {longer:,} ({share(longer, len(dataset))}).")
-        if longer > _MANY * len(dataset):
-            much = share(longer, len(dataset))
-            warnings.append(f"{much} of the rows are scaled down to --data-norm {data_norm:g}: does it bound most rows?")
-    persons = len(dataset) if dataset.groups is None else len(set(dataset.groups.tolist()))
-    if delta >= 1 / max(1, persons):
-        warnings.append(f"--delta {delta:g} is at least 1 in {persons:,}: publishing one whole record would pass. Choose less.")
-    whole = persons + dataset.absent
-    if public_size is not None and abs(public_size - whole) > _MANY * whole:
-        warnings.append(
-            f"--public-size {public_size:,} is stated, and there are {whole:,}: what is chosen by it suits other data."
-        )
-    for line in lines:
+    for line in dataset.stands_out(data_norm, delta, public_size):
         say(f"  {line}")
-    for warning in warnings:
-        say(f"  Warning: {warning}")
     say()
-
-
-def _longer(features: Any, norm: float) -> int:
-    import numpy as np
-    from scipy import sparse
-
-    from dperm import _validate as check
-
-    norm = check.scale("data_norm", norm)
-    squares = features.multiply(features).sum(axis=1) if sparse.issparse(features) else np.einsum("ij,ij->i", features, features)
-    return int((np.asarray(squares, dtype=np.float64) > norm**2 * (1 + 1e-6)).sum())
-
-
-def dataset_of(
-    source: str,
-    target: str | None,
-    schema_path: Path | None,
-    curves: Callable[[Schema], int] | None = None,
-    indices: tuple[int, int] | None = None,
-    shown: bool = False,
-) -> tuple[Dataset, Schema | None]:
-    """A named set, or a file with a given or proposed schema; `curves`: how many knots its numbers get; `indices`: of a libsvm
-    file's features."""
-    from dperm import data
-
-    if not Path(source).exists() and source in data.named():
-        schema = data.schema_of(source)
-        schema = schema if curves is None else schema.with_curves(curves(schema))
-        return data.load(source, schema), schema
-    schema = data.Schema.load(schema_path) if schema_path else None
-    with progress("Reading", shown) as bar:
-        return data.read_dataset(source, target, schema, curves=curves, indices=indices, progress=bar)
-
-
-def stated_indices(text: str | None) -> tuple[int, int] | None:
-    """ "1-123" as the first and the last index of a libsvm file's features."""
-    if text is None:
-        return None
-    if not (found := re.fullmatch(r"\s*(\d{1,9})\s*-\s*(\d{1,9})\s*", text)):
-        raise ValueError(f"Expected --indices as the first and the last, such as 1-123, got {text!r}.")
-    return int(found[1]), int(found[2])
 
 
 def refitted(

@@ -9,9 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.files import certificate_at, event_at, reserved
-from dperm.cli.options import Delta, JsonFlag, Relation, stated_relation
+from dperm.cli.files import reserved
+from dperm.cli.options import JsonFlag
 from dperm.cli.printing import say, say_json
+from dperm.jobs.files import certificate_at, event_at
+from dperm.jobs.options import Delta, Relation, stated_relation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dperm.cli.files import refuse_same, reserved
-from dperm.cli.options import SOURCE, Delta, JsonFlag, Relation
+from dperm.cli.files import reserved
+from dperm.cli.options import JsonFlag
 from dperm.cli.printing import say, say_json
-from dperm.cli.tables import dataset_of
+from dperm.jobs.files import refuse_same
+from dperm.jobs.options import SOURCE, Delta, Relation
 
 if TYPE_CHECKING:
     from dperm.utility import Problem
@@ -88,6 +89,7 @@ def _stated(asked: BoundsOptions) -> Problem:
 
 def _measured(asked: BoundsOptions, source: str) -> tuple[Problem, tuple[float, float]]:
     """The problem that a data set is, and the slopes that were measured on it; draws the page."""
+    from dperm.data import dataset_of
     from dperm.report.bounds import bounds_page, measured_on
 
     names = ("size", "dimension", "lipschitz", "smoothness", "strong_convexity", "radius")

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dperm.cli.files import certificate_at, event_of, json_table, read, reserved, search_of
-from dperm.cli.options import Delta, JsonFlag, Relation, stated_relation
+from dperm.cli.files import reserved
+from dperm.cli.options import JsonFlag
 from dperm.cli.printing import say, say_json, warn
+from dperm.jobs.files import certificate_at, event_of, json_table, read, search_of
+from dperm.jobs.options import Delta, Relation, stated_relation
 
 if TYPE_CHECKING:
     from dperm.privacy.events import Event

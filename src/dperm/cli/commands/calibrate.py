@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.options import BudgetOptions, JsonFlag, Relation, stated_relation
+from dperm.cli.options import JsonFlag
 from dperm.cli.printing import say, say_json
+from dperm.jobs.options import BudgetOptions, Relation, stated_relation
 
 
 @dataclass(frozen=True, kw_only=True)

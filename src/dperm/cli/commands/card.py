@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dperm.cli.files import certificate_at, json_table, read, refuse_same, reserved
-from dperm.cli.options import JsonFlag, VerifyKey
+from dperm.cli.files import reserved
+from dperm.cli.options import JsonFlag
 from dperm.cli.printing import say, say_json, say_lines
+from dperm.jobs.files import certificate_at, json_table, read, refuse_same
+from dperm.jobs.options import VerifyKey
 
 if TYPE_CHECKING:
     from dperm.audit import AuditResult

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dperm.cli.files import refuse_same, reserved
-from dperm.cli.options import Delta, JsonFlag, Relation, Source
+from dperm.cli.files import reserved
+from dperm.cli.options import JsonFlag, Source
 from dperm.cli.printing import say, say_json, say_lines, warn
-from dperm.cli.tables import dataset_of
+from dperm.jobs.files import refuse_same
+from dperm.jobs.options import Delta, Relation
 
 if TYPE_CHECKING:
     from dperm._files import Reserved
@@ -97,6 +98,7 @@ def choose_epsilon(asked: ChooseEpsilonOptions) -> None:
 def _prepared(asked: ChooseEpsilonOptions) -> tuple[Any, float | None, Reserved, Dataset, Any]:
     """The metric and its target, the page's file, the data and the estimator. ValueError for what cannot be measured."""
     from dperm._validate import choice
+    from dperm.data import dataset_of
     from dperm.estimators import DPLinearSVC, DPLogisticRegression
 
     kinds = {"logistic": DPLogisticRegression, "svm": DPLinearSVC}

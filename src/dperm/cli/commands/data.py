@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dperm.cli.files import keep, refuse_same, reserved, told_kept, uninterrupted
-from dperm.cli.options import TABLES, Delta, JsonFlag, Relation, Source
-from dperm.cli.printing import progress, say, say_json
-from dperm.cli.tables import dataset_of, told, told_to_holder
+from dperm.cli.files import reserved
+from dperm.cli.options import JsonFlag, Source
+from dperm.cli.printing import printed_instead, progress, say, say_json
+from dperm.cli.tables import told, told_to_holder
+from dperm.jobs.files import keep, refuse_same, told_kept, uninterrupted
+from dperm.jobs.options import TABLES, Delta, Relation
 
 if TYPE_CHECKING:
     from dperm.data import Schema
@@ -110,7 +112,7 @@ def propose(asked: ProposeOptions) -> None:
         choice("--task", asked.task, ("classification", "regression"))
     schema = _proposed(asked, name)
     with uninterrupted():
-        kept = keep(file, schema.to_json(editor=True))
+        kept = keep(file, schema.to_json(editor=True), printed_instead)
     beside.write(editor_file())
     say(f"{output}: {schema.dimension} features from {len(schema.columns) - 1} columns.{told_kept(kept)}")
     if asked.epsilon is not None:
@@ -227,6 +229,8 @@ def check(asked: CheckOptions) -> None:
     Example:
       dperm data check people.csv --schema people.schema.json
     """
+    from dperm.data import dataset_of
+
     dataset, _ = dataset_of(asked.source, None, asked.schema)
     told_to_holder(dataset)
     what = f"{len(dataset.classes)} classes" if dataset.classes else "numbers as target"

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dperm.cli.files import keep, read, refuse_same, reserved, told_kept, uninterrupted
-from dperm.cli.options import KINDS, Delta, JsonFlag, OnError, Relation, VerifyKey
-from dperm.cli.printing import say, say_json
+from dperm.cli.files import reserved
+from dperm.cli.options import JsonFlag, OnError
+from dperm.cli.printing import printed_instead, say, say_json
 from dperm.cli.tables import told_of_rows, wrong_rows
+from dperm.jobs.files import keep, read, refuse_same, told_kept, uninterrupted
+from dperm.jobs.options import KINDS, Delta, Relation, VerifyKey
 
 if TYPE_CHECKING:
     from dperm.report.evaluation import Evaluation
@@ -78,7 +80,7 @@ def evaluate(asked: EvaluateOptions) -> None:
     if file is not None:
         found = test.released(float(asked.epsilon or 0.0), asked.delta, asked.relation)
         with uninterrupted():
-            kept = keep(file, json.dumps(found, indent=2, ensure_ascii=False))
+            kept = keep(file, json.dumps(found, indent=2, ensure_ascii=False), printed_instead)
         if asked.as_json:
             say_json(json.dumps(found))
             return

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from dperm.cli.files import refuse_same, reserved
+from dperm.cli.files import reserved
 from dperm.cli.options import JsonFlag, Source
 from dperm.cli.printing import say, say_json
-from dperm.cli.tables import dataset_of
+from dperm.jobs.files import refuse_same
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,7 @@ def influence(asked: InfluenceOptions) -> None:
       dperm influence people.csv --target income --row 17 -o why-17.html
     """
     from dperm import _validate as check
+    from dperm.data import dataset_of
     from dperm.report.influence import influence_page, influences
     from dperm.report.summary import influence_table
 

@@ -9,10 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.files import read, refuse_same, reserved
-from dperm.cli.options import KINDS, JsonFlag, OnError, VerifyKey
+from dperm.cli.files import reserved
+from dperm.cli.options import JsonFlag, OnError
 from dperm.cli.printing import say, say_json
 from dperm.cli.tables import refitted, told, told_of_rows, wrong_rows
+from dperm.jobs.files import read, refuse_same
+from dperm.jobs.options import KINDS, VerifyKey
 
 
 @dataclass(frozen=True, kw_only=True)

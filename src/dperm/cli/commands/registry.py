@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from dperm.cli.files import certificate_at, refuse_same, reserved
-from dperm.cli.options import VerifyKey
+from dperm.cli.files import reserved
 from dperm.cli.printing import say
+from dperm.jobs.files import certificate_at, refuse_same
+from dperm.jobs.options import VerifyKey
 
 
 @dataclass(frozen=True, kw_only=True)

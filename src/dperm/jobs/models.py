@@ -1,16 +1,14 @@
-"""What `--model` names: how each kind of model is made of a table and of what the command line asks, also one for each part of
-the rows."""
+"""Which model is wanted: how each kind of model is made of a table and of options, also one for each part of the rows."""
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from dperm._extras import require
+from dperm.jobs.options import BudgetOptions, Relation
 
 if TYPE_CHECKING:
     from dperm.data import Dataset, Schema
@@ -19,20 +17,54 @@ if TYPE_CHECKING:
 _WIDEST = 65_536  # hidden layer
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What the command line asks of a model, whatever its kind."""
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(BudgetOptions):
+    """Which model is wanted, within which budget, and what is publicly known of its records."""
 
-    budget: float | Risk
-    delta: float
-    relation: str
-    public_size: int | None
-    mechanism: str
-    sampling: str | None
-    curves: int | None
-    class_weight: str | None
-    data_norm: float
-    hidden: str | None
+    epsilon: Annotated[float | None, "Privacy budget ε [default: 1]."] = None
+    model: Annotated[str, "logistic, svm, ridge, or mlp: a network, which needs PyTorch."] = "logistic"
+    hidden: Annotated[str | None, "Of --model mlp: widths of its hidden layers, 64,32 [default: 32]."] = None
+    mechanism: Annotated[str, "A method: auto, objective, output, gradient …"] = "auto"
+    sampling: Annotated[
+        str | None,
+        "Of --mechanism gradient: poisson, importance, full, balls_and_bins, truncated_poisson, fixed_size or rows.",
+    ] = None
+    relation: Relation = "add_or_remove_one"
+    curves: Annotated[
+        int | None, "Knots of the curve that each number of a schema gets; 0: a line [default: by --public-size, ε and columns]."
+    ] = None
+    class_weight: Annotated[str | None, "Public weights of the labels, no=1,yes=4: errors on a rare one count for more."] = None
+    fit_by: Annotated[
+        str | None,
+        "A category of the schema: a model, and a file, for each of its values, for the price of one. --public-size is the "
+        "number of all records; each part is taken to have an equal share.",
+    ] = None
+    data_norm: Annotated[float, "Public bound on a row's L2 norm; longer rows are scaled down."] = 1.0
+    public_size: Annotated[int | None, "Publicly known number of records, if it is public."] = None
+
+    def budget(self, default: float | None = 1.0) -> float | Risk:
+        return super().budget(default)
+
+    @property
+    def kind(self) -> Kind:
+        """ValueError, before a row is read, for what there is not, and for what this kind of model cannot do."""
+        from dperm._validate import choice
+        from dperm.mechanisms import known_methods
+        from dperm.mechanisms.gradient import SAMPLINGS
+
+        kind = KINDS[choice("--model", self.model, KINDS)]
+        choice("--mechanism", self.mechanism, known_methods())
+        if self.sampling is not None:
+            choice("--sampling", self.sampling, SAMPLINGS)
+        kind.refuse(self)
+        if self.fit_by is not None and not kind.drawn:
+            raise ValueError("Expected a linear model with --fit-by: logistic, svm or ridge.")
+        if self.fit_by is not None and self.relation != "add_or_remove_one":
+            raise ValueError(
+                "Expected --relation add_or_remove_one with --fit-by: under replace_one the number of records of each part would "
+                "be public, and a record that moves to another part changes it."
+            )
+        return kind
 
 
 class Kind(ABC):
@@ -42,18 +74,18 @@ class Kind(ABC):
     notice = ""  # said before training
 
     @abstractmethod
-    def refuse(self, asked: Asked) -> None:
+    def refuse(self, asked: ModelOptions) -> None:
         """ValueError for what this kind cannot do, before a row is read."""
 
     @abstractmethod
-    def knots(self, schema: Schema, asked: Asked) -> int:
+    def knots(self, schema: Schema, asked: ModelOptions) -> int:
         """Knots of the curve of each number where `--curves` does not say."""
 
     @abstractmethod
-    def estimator(self, dataset: Dataset, asked: Asked) -> Any:
+    def estimator(self, dataset: Dataset, asked: ModelOptions) -> Any:
         """The estimator that is to be fitted. ValueError for data that this kind cannot learn from."""
 
-    def row_norm(self, asked: Asked) -> float | None:
+    def row_norm(self, asked: ModelOptions) -> float | None:
         """The norm that longer rows are scaled down to; None where rows are not bounded."""
         return asked.data_norm
 
@@ -61,26 +93,26 @@ class Kind(ABC):
 class _Linear(Kind):
     name: str
 
-    def refuse(self, asked: Asked) -> None:
+    def refuse(self, asked: ModelOptions) -> None:
         if asked.hidden is not None:
             raise ValueError(f"Expected --model mlp with --hidden, got --model {self.name}, which has no layers.")
         if asked.sampling is not None and asked.mechanism != "gradient":
             raise ValueError(f"Expected --mechanism gradient with --sampling {asked.sampling}: other mechanisms draw no batches.")
 
-    def knots(self, schema: Schema, asked: Asked) -> int:
+    def knots(self, schema: Schema, asked: ModelOptions) -> int:
         from dperm.data.schema.schema import usual_knots
 
-        epsilon = asked.budget if isinstance(asked.budget, float | int) else 1.0
+        epsilon = budget if isinstance(budget := asked.budget(), float | int) else 1.0
         return schema.curves or usual_knots(schema, epsilon, asked.delta, asked.public_size)
 
-    def estimator(self, dataset: Dataset, asked: Asked) -> Any:
+    def estimator(self, dataset: Dataset, asked: ModelOptions) -> Any:
         from dperm.mechanisms import Gradient
 
         method = asked.mechanism if asked.sampling is None else Gradient(sampling=asked.sampling)
         return self.made(dataset, asked, **_options(dataset, asked), data_norm=asked.data_norm, mechanism=method)
 
     @abstractmethod
-    def made(self, dataset: Dataset, asked: Asked, **options: Any) -> Any: ...
+    def made(self, dataset: Dataset, asked: ModelOptions, **options: Any) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -88,7 +120,7 @@ class _Classifier(_Linear):
     name: str
     estimator_name: str
 
-    def made(self, dataset: Dataset, asked: Asked, **options: Any) -> Any:
+    def made(self, dataset: Dataset, asked: ModelOptions, **options: Any) -> Any:
         from dperm import estimators
 
         labels = _labels(dataset, self.name)
@@ -103,7 +135,7 @@ class _Classifier(_Linear):
 class _Ridge(_Linear):
     name = "ridge"
 
-    def made(self, dataset: Dataset, asked: Asked, **options: Any) -> Any:
+    def made(self, dataset: Dataset, asked: ModelOptions, **options: Any) -> Any:
         from dperm.estimators import DPRidge
 
         if asked.class_weight is not None and not dataset.classes:
@@ -120,7 +152,7 @@ class _Network(Kind):
     drawn = False
     notice = "Training a network: this can take minutes.\n"
 
-    def refuse(self, asked: Asked) -> None:
+    def refuse(self, asked: ModelOptions) -> None:
         require("torch", "--model mlp")
         require("safetensors", "--model mlp")
         _widths(asked.hidden)
@@ -129,13 +161,13 @@ class _Network(Kind):
                 "Expected --model mlp without --class-weight and --data-norm, by --mechanism gradient: others need convexity."
             )
 
-    def knots(self, schema: Schema, asked: Asked) -> int:
+    def knots(self, schema: Schema, asked: ModelOptions) -> int:
         return schema.curves or 0
 
-    def row_norm(self, asked: Asked) -> float | None:
+    def row_norm(self, asked: ModelOptions) -> float | None:
         return None
 
-    def estimator(self, dataset: Dataset, asked: Asked) -> Any:
+    def estimator(self, dataset: Dataset, asked: ModelOptions) -> Any:
         import numpy as np
 
         from dperm.estimators import DPMLPClassifier
@@ -162,10 +194,10 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def _options(dataset: Dataset, asked: Asked) -> dict[str, Any]:
+def _options(dataset: Dataset, asked: ModelOptions) -> dict[str, Any]:
     """What every estimator takes."""
     options: dict[str, Any] = {
-        "epsilon": asked.budget,
+        "epsilon": asked.budget(),
         "delta": asked.delta,
         "relation": asked.relation,
         "public_size": asked.public_size,
@@ -207,31 +239,12 @@ def _weights(given: str | None) -> dict[str, float] | None:
     return weights
 
 
-def refuse_by_part(kind: Kind, asked: Asked, private_report: Path | None) -> None:
-    """ValueError, before a row is read, for what has no models by part."""
-    if not kind.drawn:
-        raise ValueError("Expected a linear model with --fit-by: logistic, svm or ridge.")
-    if asked.relation != "add_or_remove_one":
-        raise ValueError(
-            "Expected --relation add_or_remove_one with --fit-by: under replace_one the number of records of each part would be "
-            "public, and a record that moves to another part changes it."
-        )
-    if private_report is not None:
-        raise ValueError("Expected no --private-report with --fit-by.")
-
-
-def by_part(estimator: Any, schema: Schema, column: str, public_size: int | None) -> Any:
+def by_part(estimator: Any, schema: Schema | None, asked: ModelOptions) -> Any:
     """A model for each category of a column. Of a public number of all records each part is taken to have an equal share."""
     from dperm.estimators import DPByPart
 
-    parts = schema.columns_of(column)
-    share = None if public_size is None else max(1, public_size // len(parts))
+    if schema is None or asked.fit_by is None:
+        raise ValueError("Expected a table with a schema for --fit-by: a category of it says whose model is whose.")
+    parts = schema.columns_of(asked.fit_by)
+    share = None if asked.public_size is None else max(1, asked.public_size // len(parts))
     return DPByPart(estimator.set_params(public_size=None), parts, public_sizes=share)
-
-
-def files_of_parts(output: Path, parts: Iterable[str]) -> dict[str, Path]:
-    """A file for each part: model.json becomes model.north.json."""
-    words = {part: re.sub(r"[^\w-]+", "-", part).strip("-") for part in parts}
-    if len(set(map(str.lower, words.values()))) < len(words) or not all(words.values()):  # some file systems know one case
-        words = {part: f"{number}-{word}" for number, (part, word) in enumerate(words.items(), start=1)}
-    return {part: output.with_name(f"{output.stem}.{word}{output.suffix}") for part, word in words.items()}
