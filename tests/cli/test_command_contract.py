@@ -175,7 +175,7 @@ def test_the_examples_of_the_whole_are_lines_that_commands_take() -> None:
 def test_examples_that_need_no_file_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "spend.db"))
-    monkeypatch.setattr("dperm.cli.application", lambda: WORKING)
+    monkeypatch.setattr("dperm.cli.application", lambda *_: WORKING)
     words = words_of(line)[1:]
     dperm("budget", "create", "stays", "--epsilon", "4")
     assert dperm(*words).stdout
@@ -192,7 +192,7 @@ def test_the_command_that_is_shown_to_contributors_is_one(monkeypatch: pytest.Mo
     app = typer.Typer()
     app.callback()(lambda: None)
     add_commands(app, file_of(text.partition("```python\n")[2].partition("```")[0], "release", monkeypatch))
-    monkeypatch.setattr("dperm.cli.application", lambda: app)
+    monkeypatch.setattr("dperm.cli.application", lambda *_: app)
     for line in examples_of(typer.main.get_group(app).commands["release"].help):
         words = words_of(line)[1:]
         assert "ε = " in dperm(*words).stdout

@@ -76,9 +76,11 @@ def _with_options(run: Callable[..., None], file: str) -> Callable[..., None]:
 
 def _shown(each: Field[Any], hints: dict[str, Any]) -> Any:
     """A field's annotation as the framework has it: words alone are the help of an option, as options of jobs are explained."""
-    words = [text for text in getattr(hints[each.name], "__metadata__", ()) if isinstance(text, str)]
-    flags = ("--output", "-o") if each.name == "output" else ()
-    return Annotated[hints[each.name].__origin__, typer.Option(*flags, help=words[0])] if words else hints[each.name]
+    hint = hints[each.name]
+    words = [text for text in getattr(hint, "__metadata__", ()) if isinstance(text, str)]
+    flags = [f"--{each.name.replace('_', '-')}"] if each.name == "output" or each.default is False else []
+    short = ["-o"] if each.name == "output" else []
+    return Annotated[hint.__origin__, typer.Option(*flags, *short, help=words[0])] if words else hint
 
 
 def _default(each: Field[Any]) -> Any:

@@ -10,4 +10,4 @@ from dperm.jobs.options import SOURCE
 
 Source = Annotated[str, typer.Argument(help=f"Records: {SOURCE}.")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-OnError = Annotated[str, typer.Option(help="Rows that do not fit the schema: fail, or skip, which leaves them out and says why.")]
+OnError = Annotated[str, "Rows that do not fit the schema: fail, or skip, which leaves them out and says why."]

@@ -15,7 +15,7 @@ from dperm.data.schema.schema import Schema
 from dperm.data.schema_search.private_search import find
 from dperm.data.schema_search.proposing import confirmed, propose
 from dperm.data.sets.images import Images, load_images
-from dperm.data.sets.named_sets import dataset_of, load, named, schema_of
+from dperm.data.sets.named_sets import load, named, schema_of
 from dperm.data.sets.reviews import Reviews, hashed_words, load_reviews
 from dperm.data.streaming import read_stream
 from dperm.data.untrusted_files import DataError
@@ -35,7 +35,6 @@ __all__ = [
     "SchemaError",
     "TargetRange",
     "confirmed",
-    "dataset_of",
     "find",
     "hashed_words",
     "load",

@@ -5,18 +5,26 @@ charge and keeps what was paid for whatever happens; it returns a result, and pr
 imports when it runs, so that `dperm` starts in a moment.
 """
 
+from dperm.jobs.accounting import Accounted, AccountingOptions, account
 from dperm.jobs.auditing import AuditingOptions, audit
+from dperm.jobs.budgeting import BudgetingOptions, create_budget
 from dperm.jobs.comparing import ComparisonOptions, compare
-from dperm.jobs.models import ModelOptions
+from dperm.jobs.model_card import CardOptions, card
 from dperm.jobs.training import Trained, TrainingOptions, train
 
 __all__ = [
+    "Accounted",
+    "AccountingOptions",
     "AuditingOptions",
+    "BudgetingOptions",
+    "CardOptions",
     "ComparisonOptions",
-    "ModelOptions",
     "Trained",
     "TrainingOptions",
+    "account",
     "audit",
+    "card",
     "compare",
+    "create_budget",
     "train",
 ]

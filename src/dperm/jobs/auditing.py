@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dperm._files import Reserved, replace_own
-from dperm.jobs.files import read, search_of
+from dperm.jobs.files import SavedModel, dataset_of, search_of
 from dperm.jobs.options import SOURCE, VerifyKey
 
 if TYPE_CHECKING:
@@ -129,21 +129,20 @@ def _saved(asked: AuditingOptions, path: Path) -> Audit:
     training."""
     from dperm.audit import membership
     from dperm.audit.network import event_of_network
-    from dperm.estimators import model_from_json
 
     names = ("epsilon", "delta", "relation", "mechanism", "public_size", "kind", "features", "classes")
     given = [name.replace("kind", "model").replace("_", "-") for name in names if getattr(asked, name) is not None]
     if given:
         raise ValueError(f"Expected no {', '.join('--' + name for name in given)} with a model: its own settings are audited.")
-    loaded: tuple[Any, dict[str, Any]] = model_from_json(read(path), verify_key=asked.verify_key)  # of any kind
-    fitted, extra = loaded
+    saved = SavedModel.at(path, asked.verify_key)
+    fitted = saved.fitted
     certificate: Certificate = fitted.certificate_
     inferred: list[AuditResult] = []
     if asked.members is not None and asked.others is not None:
         claim = certificate if certificate.epsilon is not None else None
-        inside, outside = (_records(extra, source) for source in (asked.members, asked.others))
+        inside, outside = (_records(saved, source) for source in (asked.members, asked.others))
         inferred.append(membership(fitted, inside, outside, claim=claim))
-    search = search_of(extra)
+    search = search_of(saved.extra)
     if hasattr(fitted, "mechanism_for"):
         training = training_of(fitted, fitted.n_features_in_, len(getattr(fitted, "classes_", ())), certificate, search)
         return Audit(training, fitted, certificate, search, inferred)
@@ -208,14 +207,9 @@ def _same(certificate: Certificate, event: Event, found: Event | None) -> None:
         )
 
 
-def _records(extra: dict[str, Any], source: str) -> tuple[Any, Any]:
+def _records(saved: SavedModel, source: str) -> tuple[Any, Any]:
     """Rows and targets of a table as the model was trained on them."""
-    from dperm import data
-
-    stated = extra.get("schema")
-    dataset, _ = data.dataset_of(source, None, None if stated is None else data.Schema.from_dict(stated))
+    dataset, _ = dataset_of(source, None, saved.schema)
     dataset.refuse_persons("membership inference")
-    targets = dataset.targets
-    if extra.get("target_range"):
-        targets = data.TargetRange(*extra["target_range"]).scaled(targets)
-    return dataset.features, targets
+    span = saved.target_range
+    return dataset.features, dataset.targets if span is None else span.scaled(dataset.targets)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dperm._files import Reserved, rescue, write_new
-from dperm.jobs.files import keep, refuse_same, uninterrupted
+from dperm.jobs.files import dataset_of, keep, refuse_same, uninterrupted
 from dperm.jobs.options import SOURCE, Delta, Indices, Relation, stated_indices
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dperm.report.kept import KeptResults
 
 _BUNDLED = ("breast_cancer", "digits")
+_TRIALS = 2000  # of an attack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ def compare(asked: ComparisonOptions) -> list[StudyResult]:
     Until it is written, results are kept beside it: the same options go on from there, and pay for none of them again."""
     with prepared_comparison(asked) as job:
         results = [job.compared(dataset) for dataset, _ in job.tables.values()]
-        job.write(results, [job.attacked(result) for result in results if asked.attack])
+        job.write(results, [attacked(result) for result in results if asked.attack])
     return results
 
 
@@ -77,12 +78,6 @@ class Comparison:
 
         return run_study(dataset, self.study, self.asked.jobs or os.cpu_count() or 1, progress, self.kept)
 
-    def attacked(self, result: StudyResult, progress: Any = None) -> list[tuple[str, list[AuditResult]]]:
-        """Attacks on each mechanism of a result."""
-        from dperm.report.audits import audit_study
-
-        return audit_study(result, progress)
-
     def write(
         self, results: Sequence[StudyResult], audits: Sequence[Any], print_instead: Callable[[str], bool] = lambda _: False
     ) -> Path | None:
@@ -93,6 +88,24 @@ class Comparison:
             older = keep(self.page, comparison_page(results, audits), print_instead)
             self.kept.remove()
         return older
+
+
+def attacked(result: StudyResult, progress: Callable[[int, int, str], None] | None = None) -> list[tuple[str, list[AuditResult]]]:
+    """(mechanism, results) of attacks at the study's ε nearest to 1, on made-up records: nothing is charged."""
+    from dperm.audit import Training, attack
+    from dperm.mechanisms import Budget
+    from dperm.report.candidates import CANDIDATES
+
+    epsilon = min(result.study.epsilons, key=lambda value: abs(value - 1))
+    keys = list(dict.fromkeys(cell.mechanism for cell in result.cells if cell.epsilon is not None))
+    audits: list[tuple[str, list[AuditResult]]] = []
+    for number, key in enumerate(keys):
+        candidate = CANDIDATES[key]
+        if progress is not None:
+            progress(number, len(keys), f"Attacking {candidate.title}")
+        mechanism, objective = candidate.method.build(result.task, Budget(result.study.delta, epsilon))
+        audits.append((key, attack(Training.of_mechanism(mechanism, objective), trials=_TRIALS)))
+    return audits
 
 
 @contextmanager
@@ -138,7 +151,6 @@ def prepared_comparison(asked: ComparisonOptions, print_instead: Callable[[str],
 
 def _tables(asked: ComparisonOptions) -> dict[str, tuple[Dataset, Schema | None]]:
     """Each source with its data and its schema."""
-    from dperm.data import dataset_of
     from dperm.data.schema.schema import usual_knots
 
     def knots(found: Schema) -> int:

@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,9 @@ from dperm._json import unique_names
 from dperm._memory import free_memory
 
 if TYPE_CHECKING:
+    from dperm.data import Dataset, Schema, TargetRange
     from dperm.privacy import Certificate, Event
+    from dperm.report.refits import Refits
 
 _LARGEST_COST = 1000.0  # of accounting for what a file holds: a minute, for whoever asked for it
 _UNPACKED = 10  # times its bytes, that JSON takes in memory
@@ -66,9 +69,7 @@ def certificate_at(path: Path, verify_key: Path | None = None) -> Certificate | 
 
     data = json_table(path)
     if "certificate" in data:
-        from dperm.estimators import model_from_json
-
-        return model_from_json(read(path), verify_key=verify_key)[0].certificate_
+        return SavedModel.at(path, verify_key).fitted.certificate_
     if verify_key is not None:
         raise ValueError(f"Expected a model with --verify-key, got {path}: a certificate alone is not signed.")
     if "event" not in data or "type" in data:
@@ -76,6 +77,69 @@ def certificate_at(path: Path, verify_key: Path | None = None) -> Certificate | 
     certificate = Certificate.from_json(read(path), largest_cost=_LARGEST_COST)
     certificate.verify()
     return certificate
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A fitted model, of any kind, and what was written beside it."""
+
+    fitted: Any
+    extra: dict[str, Any]
+
+    @classmethod
+    def at(cls, path: Path, verify_key: Path | None = None) -> SavedModel:
+        """ValueError for a file that holds none, and for one that the owner of the public key did not sign."""
+        from dperm.estimators import model_from_json
+
+        return cls(*model_from_json(read(path), verify_key=verify_key))
+
+    @property
+    def schema(self) -> Schema | None:
+        """None for one of arrays."""
+        from dperm.data import Schema
+
+        return Schema.from_dict(self.extra["schema"]) if self.extra.get("schema") else None
+
+    @property
+    def target_range(self) -> TargetRange | None:
+        """Of a numeric target, by which answers are in its units."""
+        from dperm.data import TargetRange
+
+        return TargetRange(*self.extra["target_range"]) if self.extra.get("target_range") else None
+
+    def refitted(self, records: Path, count: int, progress: Callable[[int, int], None] | None = None) -> Refits:
+        """Models like this one, trained again on the table of `records`: private, and not charged."""
+        from dperm import _validate as check
+        from dperm import data
+        from dperm.report.refits import Refits
+
+        if not records.exists() and str(records) in data.named():
+            table = data.load(str(records), self.schema)
+        else:
+            table = data.read_dataset(records, None, self.schema, indices=self.extra.get("indices"))[0]
+        check.integer("--refits", count, minimum=2)
+        return Refits.of(self.fitted, table, count, progress=progress)
+
+
+def dataset_of(
+    source: str | Path,
+    target: str | None = None,
+    schema: Path | Schema | None = None,
+    *,
+    curves: Callable[[Schema], int] | None = None,
+    indices: tuple[int, int] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Dataset, Schema | None]:
+    """A data file, or where there is none of this name a named set, which has a schema of its own; and the schema used. Arguments
+    are those of `data.read_dataset`."""
+    from dperm import data
+
+    if not Path(source).exists() and source in data.named():
+        own = data.schema_of(str(source))
+        own = own if curves is None else own.with_curves(curves(own))
+        return data.load(str(source), own), own
+    used = data.Schema.load(schema) if isinstance(schema, Path) else schema
+    return data.read_dataset(source, target, used, curves=curves, indices=indices, progress=progress)
 
 
 def event_at(path: Path) -> Event:

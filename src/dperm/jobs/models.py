@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,77 +66,67 @@ class ModelOptions(BudgetOptions):
         return kind
 
 
-class Kind(ABC):
-    """A kind of model. Everything that it refuses, it refuses before anything is charged."""
+class Kind:
+    """A linear model, or another kind. Everything that it refuses, it refuses before anything is charged."""
 
     drawn = True  # by `dperm effects`
     notice = ""  # said before training
 
-    @abstractmethod
+    def __init__(self, name: str, estimator_name: str) -> None:
+        self.name, self._estimator_name = name, estimator_name
+
     def refuse(self, asked: ModelOptions) -> None:
         """ValueError for what this kind cannot do, before a row is read."""
-
-    @abstractmethod
-    def knots(self, schema: Schema, asked: ModelOptions) -> int:
-        """Knots of the curve of each number where `--curves` does not say."""
-
-    @abstractmethod
-    def estimator(self, dataset: Dataset, asked: ModelOptions) -> Any:
-        """The estimator that is to be fitted. ValueError for data that this kind cannot learn from."""
-
-    def row_norm(self, asked: ModelOptions) -> float | None:
-        """The norm that longer rows are scaled down to; None where rows are not bounded."""
-        return asked.data_norm
-
-
-class _Linear(Kind):
-    name: str
-
-    def refuse(self, asked: ModelOptions) -> None:
         if asked.hidden is not None:
             raise ValueError(f"Expected --model mlp with --hidden, got --model {self.name}, which has no layers.")
         if asked.sampling is not None and asked.mechanism != "gradient":
             raise ValueError(f"Expected --mechanism gradient with --sampling {asked.sampling}: other mechanisms draw no batches.")
 
     def knots(self, schema: Schema, asked: ModelOptions) -> int:
+        """Knots of the curve of each number where `--curves` does not say."""
         from dperm.data.schema.schema import usual_knots
 
         epsilon = budget if isinstance(budget := asked.budget(), float | int) else 1.0
         return schema.curves or usual_knots(schema, epsilon, asked.delta, asked.public_size)
 
+    def row_norm(self, asked: ModelOptions) -> float | None:
+        """The norm that longer rows are scaled down to; None where rows are not bounded."""
+        return asked.data_norm
+
     def estimator(self, dataset: Dataset, asked: ModelOptions) -> Any:
+        """The estimator that is to be fitted. ValueError for data that this kind cannot learn from."""
+        from dperm import estimators
         from dperm.mechanisms import Gradient
 
-        method = asked.mechanism if asked.sampling is None else Gradient(sampling=asked.sampling)
-        return self.made(dataset, asked, **_options(dataset, asked), data_norm=asked.data_norm, mechanism=method)
+        options = {
+            "epsilon": asked.budget(),
+            "delta": asked.delta,
+            "relation": asked.relation,
+            "public_size": asked.public_size,
+            "label": dataset.name,
+            "mechanism": asked.mechanism if asked.sampling is None else Gradient(sampling=asked.sampling),
+            **({} if dataset.groups is None else {"max_rows_per_unit": dataset.unit.max_rows}),
+            **self.own_options(dataset, asked),
+        }
+        return getattr(estimators, self._estimator_name)(**options)
 
-    @abstractmethod
-    def made(self, dataset: Dataset, asked: ModelOptions, **options: Any) -> Any: ...
+    def own_options(self, dataset: Dataset, asked: ModelOptions) -> dict[str, Any]:
+        """What not every estimator takes."""
+        return {
+            "classes": self._labels(dataset),
+            "neighbours": list(dataset.neighbours) or None,
+            "class_weight": _weights(asked.class_weight),
+            "data_norm": asked.data_norm,
+        }
+
+    def _labels(self, dataset: Dataset) -> list[Any]:
+        if not dataset.classes:
+            raise ValueError(f"Expected labels as target for --model {self.name}, got numbers; use --model ridge.")
+        return list(dataset.classes)
 
 
-@dataclass(frozen=True)
-class _Classifier(_Linear):
-    name: str
-    estimator_name: str
-
-    def made(self, dataset: Dataset, asked: ModelOptions, **options: Any) -> Any:
-        from dperm import estimators
-
-        labels = _labels(dataset, self.name)
-        return getattr(estimators, self.estimator_name)(
-            classes=labels,
-            neighbours=list(dataset.neighbours) or None,
-            class_weight=_weights(asked.class_weight),
-            **options,
-        )
-
-
-class _Ridge(_Linear):
-    name = "ridge"
-
-    def made(self, dataset: Dataset, asked: ModelOptions, **options: Any) -> Any:
-        from dperm.estimators import DPRidge
-
+class _Ridge(Kind):
+    def own_options(self, dataset: Dataset, asked: ModelOptions) -> dict[str, Any]:
         if asked.class_weight is not None and not dataset.classes:
             raise ValueError("Expected labels as target with --class-weight, got numbers.")
         if dataset.target_range is None:
@@ -145,7 +134,7 @@ class _Ridge(_Linear):
                 f"Expected numbers as target for --model ridge, got the labels {list(dataset.classes)[:5]}. "
                 "A schema says so: `dperm data propose --task regression` makes one."
             )
-        return DPRidge(**options)
+        return {"data_norm": asked.data_norm}
 
 
 class _Network(Kind):
@@ -167,10 +156,9 @@ class _Network(Kind):
     def row_norm(self, asked: ModelOptions) -> float | None:
         return None
 
-    def estimator(self, dataset: Dataset, asked: ModelOptions) -> Any:
+    def own_options(self, dataset: Dataset, asked: ModelOptions) -> dict[str, Any]:
         import numpy as np
 
-        from dperm.estimators import DPMLPClassifier
         from dperm.gradient.sampling import samplings
         from dperm.mechanisms import Gradient
 
@@ -178,38 +166,16 @@ class _Network(Kind):
             raise ValueError("Expected a schema with a unit with --sampling rows: without one each row is a person.")
         if not isinstance(dataset.features, np.ndarray):
             raise ValueError(f"Expected dense features with --model mlp, got those of {dataset.name}, which are sparse.")
-        return DPMLPClassifier(
-            classes=_labels(dataset, "mlp"),
-            hidden_layer_sizes=_widths(asked.hidden),
-            mechanism=Gradient() if asked.sampling is None else Gradient(sampling=asked.sampling),
-            **_options(dataset, asked),
-        )
+        method = {"mechanism": Gradient()} if asked.sampling is None else {}
+        return {"classes": self._labels(dataset), "hidden_layer_sizes": _widths(asked.hidden), **method}
 
 
-KINDS: dict[str, Kind] = {
-    "logistic": _Classifier("logistic", "DPLogisticRegression"),
-    "svm": _Classifier("svm", "DPLinearSVC"),
-    "ridge": _Ridge(),
-    "mlp": _Network(),
+KINDS = {
+    "logistic": Kind("logistic", "DPLogisticRegression"),
+    "svm": Kind("svm", "DPLinearSVC"),
+    "ridge": _Ridge("ridge", "DPRidge"),
+    "mlp": _Network("mlp", "DPMLPClassifier"),
 }
-
-
-def _options(dataset: Dataset, asked: ModelOptions) -> dict[str, Any]:
-    """What every estimator takes."""
-    options: dict[str, Any] = {
-        "epsilon": asked.budget(),
-        "delta": asked.delta,
-        "relation": asked.relation,
-        "public_size": asked.public_size,
-        "label": dataset.name,
-    }
-    return options if dataset.groups is None else {**options, "max_rows_per_unit": dataset.unit.max_rows}
-
-
-def _labels(dataset: Dataset, name: str) -> list[Any]:
-    if not dataset.classes:
-        raise ValueError(f"Expected labels as target for --model {name}, got numbers; use --model ridge.")
-    return list(dataset.classes)
 
 
 def _widths(given: str | None) -> list[int]:

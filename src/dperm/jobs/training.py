@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dperm._files import Reserved, write_new
-from dperm.jobs.files import keep, refuse_same, uninterrupted
+from dperm.jobs.files import dataset_of, keep, refuse_same, uninterrupted
 from dperm.jobs.models import Kind, ModelOptions, by_part
 from dperm.jobs.options import SOURCE, Indices, stated_indices
 
@@ -173,7 +173,6 @@ def prepared_training(asked: TrainingOptions, progress: Callable[[int, int], Non
 def _records(asked: TrainingOptions, kind: Kind, progress: Callable[[int, int], None] | None) -> tuple[Dataset, Schema | None]:
     """What to train on. ValueError for ranges that were read off the data, where nobody accepts that, and for a search whose
     price cannot be added."""
-    from dperm.data import dataset_of
     from dperm.data.dataset import refuse_search_under
 
     dataset, used = dataset_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ import typer
 from dperm.cli.files import reserved
 from dperm.cli.options import JsonFlag, Source
 from dperm.cli.printing import say, say_json, say_lines, warn
-from dperm.jobs.files import refuse_same
+from dperm.jobs.files import dataset_of, refuse_same
 from dperm.jobs.options import Delta, Relation
 
 if TYPE_CHECKING:
@@ -23,22 +22,22 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class ChooseEpsilonOptions:
     source: Source
-    target: Annotated[str | None, typer.Option(help="Target column.")] = None
-    schema: Annotated[Path | None, typer.Option(help="Public schema of the table (see `dperm data propose`).")] = None
-    accuracy: Annotated[float | None, typer.Option(help="The accuracy on held-out records that is wanted.")] = None
-    auc: Annotated[float | None, typer.Option(help="Or the area under the curve.")] = None
-    loss: Annotated[float | None, typer.Option(help="Or the mean loss.")] = None
-    model: Annotated[str, typer.Option(help="logistic or svm.")] = "logistic"
-    low: Annotated[float, typer.Option(help="The least ε that is looked at.")] = 0.1
-    high: Annotated[float, typer.Option(help="The largest.")] = 10.0
+    target: Annotated[str | None, "Target column."] = None
+    schema: Annotated[Path | None, "Public schema of the table (see `dperm data propose`)."] = None
+    accuracy: Annotated[float | None, "The accuracy on held-out records that is wanted."] = None
+    auc: Annotated[float | None, "Or the area under the curve."] = None
+    loss: Annotated[float | None, "Or the mean loss."] = None
+    model: Annotated[str, "logistic or svm."] = "logistic"
+    low: Annotated[float, "The least ε that is looked at."] = 0.1
+    high: Annotated[float, "The largest."] = 10.0
     delta: Delta = 1e-5
-    draws: Annotated[int, typer.Option(help="Draws of the noise that are averaged over.")] = 20
-    held_out: Annotated[float, typer.Option(help="Share of the records that is held out to measure on.")] = 0.2
-    tolerance: Annotated[float | None, typer.Option(help="Relative error of mean losses along ε that will do.")] = None
-    seed: Annotated[int | None, typer.Option(help="Of the split and the noise, to see the same again.")] = None
+    draws: Annotated[int, "Draws of the noise that are averaged over."] = 20
+    held_out: Annotated[float, "Share of the records that is held out to measure on."] = 0.2
+    tolerance: Annotated[float | None, "Relative error of mean losses along ε that will do."] = None
+    seed: Annotated[int | None, "Of the split and the noise, to see the same again."] = None
     relation: Relation = "add_or_remove_one"
-    data_norm: Annotated[float, typer.Option(help="Public bound on a row's L2 norm; longer rows are scaled down.")] = 1.0
-    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path("epsilon.html")
+    data_norm: Annotated[float, "Public bound on a row's L2 norm; longer rows are scaled down."] = 1.0
+    output: Annotated[Path, "Page to write."] = Path("epsilon.html")
     as_json: JsonFlag = False
 
 
@@ -81,7 +80,7 @@ def choose_epsilon(asked: ChooseEpsilonOptions) -> None:
         stated |= {"epsilon": None if chosen is None else chosen.epsilon, "delta": asked.delta, "held_out_records": measured}
         stated |= {"draws": asked.draws, "reason": outcome if missed else None}
         stated["method"] = None if chosen is None else repr(chosen.method)
-        say_json(json.dumps({**stated, "levels": [asdict(row) for row in rows]}))
+        say_json({**stated, "levels": [asdict(row) for row in rows]})
     else:
         level_table(rows, metric)
         if chosen is not None:
@@ -98,7 +97,6 @@ def choose_epsilon(asked: ChooseEpsilonOptions) -> None:
 def _prepared(asked: ChooseEpsilonOptions) -> tuple[Any, float | None, Reserved, Dataset, Any]:
     """The metric and its target, the page's file, the data and the estimator. ValueError for what cannot be measured."""
     from dperm._validate import choice
-    from dperm.data import dataset_of
     from dperm.estimators import DPLinearSVC, DPLogisticRegression
 
     kinds = {"logistic": DPLogisticRegression, "svm": DPLinearSVC}

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dperm.cli.files import told_to_holder
 from dperm.cli.options import JsonFlag
 from dperm.cli.printing import printed_instead, progress, say, say_json, warn
-from dperm.cli.tables import told_to_holder
-from dperm.jobs.comparing import ComparisonOptions, prepared_comparison
+from dperm.jobs.comparing import ComparisonOptions, attacked, prepared_comparison
 from dperm.jobs.files import told_kept
 from dperm.jobs.options import SOURCE
 
@@ -44,7 +44,7 @@ def compare(asked: CompareOptions) -> None:
 
     with prepared_comparison(asked, printed_instead) as job, _telling_what_is_kept(job):
         results = [_compared(job, source, asked.as_json) for source in job.tables]
-        audits = [_attacked(job, result, asked.as_json) for result in results if asked.attack]
+        audits = [_attacked(result, asked.as_json) for result in results if asked.attack]
         older = job.write(results, audits, printed_instead)
     if asked.as_json:
         say_json(results_json(results))
@@ -73,12 +73,12 @@ def _compared(job: Comparison, source: str, as_json: bool) -> StudyResult:
     return result
 
 
-def _attacked(job: Comparison, result: StudyResult, as_json: bool) -> list[Any]:
+def _attacked(result: StudyResult, as_json: bool) -> list[Any]:
     """Attacks on each mechanism of a result, and what is said of them."""
     from dperm.audit import overall
 
     with progress(f"{result.dataset}: attacking", not as_json) as step:
-        audits = job.attacked(result, step)
+        audits = attacked(result, step)
     for key, outcomes in audits if not as_json else ():
         say(" ".join([f"{key}: {overall(outcomes)}. {outcomes[1]}", *outcomes[0].limits()]))
     return audits

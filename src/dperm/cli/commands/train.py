@@ -6,11 +6,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from dperm.cli.files import told_to_holder
 from dperm.cli.options import JsonFlag, Source
 from dperm.cli.printing import printed_instead, progress, say, say_json, say_lines
-from dperm.cli.tables import told_to_holder
 from dperm.jobs.files import told_kept
 from dperm.jobs.training import TrainingOptions, prepared_training
 
@@ -21,9 +19,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(TrainingOptions):
     source: Source
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be read, run and charged, and stop: nothing is spent.")
-    ] = False
+    dry_run: Annotated[bool, "Say what would be read, run and charged, and stop: nothing is spent."] = False
     as_json: JsonFlag = False
 
 

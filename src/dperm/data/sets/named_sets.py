@@ -7,17 +7,15 @@ publisher. Either way the checksum decides.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dperm.data.dataset import Dataset
-from dperm.data.read import read_dataset, read_table
+from dperm.data.read import read_table
 from dperm.data.schema.entries import ReadTable
 from dperm.data.schema.schema import Schema
 from dperm.data.sets.downloads import fetch
@@ -60,25 +58,6 @@ def load(name: str, schema: Schema | None = None) -> Dataset:
     else:
         raise DataError(f"The schema of {name} names no rows: give it files (with url and sha256), bundled, or openml.")
     return Dataset.of(frame, schema)
-
-
-def dataset_of(
-    source: str | Path,
-    target: str | None = None,
-    schema: str | Path | Schema | None = None,
-    *,
-    curves: Callable[[Schema], int] | None = None,
-    indices: tuple[int, int] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[Dataset, Schema | None]:
-    """A file where there is one of this name, else a named set; and the schema used. Arguments as of `read_dataset`; `schema` may
-    be its file, and is a file's alone."""
-    if not Path(source).exists() and str(source) in named():
-        own = schema_of(str(source))
-        own = own if curves is None else own.with_curves(curves(own))
-        return load(str(source), own), own
-    used = schema if schema is None or isinstance(schema, Schema) else Schema.load(schema)
-    return read_dataset(source, target, used, curves=curves, indices=indices, progress=progress)
 
 
 def _bundled(loader: str, schema: Schema) -> Any:
