@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from dperm._files import Reserved, replace_own
 from dperm.jobs.files import SavedModel, dataset_of, search_of
+from dperm.jobs.models import KINDS
 from dperm.jobs.options import SOURCE, VerifyKey
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ def _named(asked: AuditingOptions) -> Audit:
     settings = {name: value for name in names if (value := getattr(asked, name)) is not None}
     count = 0 if asked.kind == "ridge" else check.integer("--classes", 2 if asked.classes is None else asked.classes, minimum=2)
     width = check.integer("--features", 5 if asked.features is None else asked.features)
-    return Audit(training_of(_estimator(asked.kind or "logistic", settings), width, count, None))
+    kind = KINDS[check.choice("--model", asked.kind or "logistic", ("logistic", "svm", "ridge"))]
+    return Audit(training_of(kind.make(**settings), width, count, None))
 
 
 def _saved(asked: AuditingOptions, path: Path) -> Audit:
@@ -150,15 +152,6 @@ def _saved(asked: AuditingOptions, path: Path) -> Audit:
         raise ValueError("Expected no --trials with a network: its training is watched from within.")
     _same(certificate, event_of_network(fitted), search)
     return Audit(None, fitted, certificate, search, inferred)
-
-
-def _estimator(kind: str, settings: dict[str, Any]) -> Any:
-    from dperm._validate import choice
-    from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPRidge
-
-    kinds = {"logistic": DPLogisticRegression, "svm": DPLinearSVC, "ridge": DPRidge}
-    choice("--model", kind, kinds)
-    return kinds[kind](**settings)
 
 
 def training_of(

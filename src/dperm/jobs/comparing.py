@@ -38,10 +38,7 @@ class ComparisonOptions:
         "bolt-on, coordinate, frank-wolfe, frank-wolfe-l2, greedy-coordinate, individual, last-iterate, lssgd, m-ngp, "
         "m-ngp-published, pidp-sgd-published, tgp, and for numbers preconditioned.",
     ] = None
-    curves: Annotated[
-        int | None,
-        "Knots of the curve that each number gets, 0 for straight lines [default: as in `dperm train`].",
-    ] = None
+    curves: Annotated[int | None, "Knots of the curve that each number gets; 0: a line [default: as in `dperm train`]."] = None
     relation: Relation = "add_or_remove_one"
     repeats: Annotated[int, "Repeats, on paired random splits."] = 10
     data_norm: Annotated[float, "Public bound on a row's L2 norm."] = 1.0
@@ -123,15 +120,8 @@ def prepared_comparison(asked: ComparisonOptions, print_instead: Callable[[str],
     chosen = USUAL if asked.mechanisms is None else tuple(dict.fromkeys(key.strip() for key in asked.mechanisms.split(",")))
     results_file = asked.output.with_suffix(".results.jsonl")
     refuse_same(*(asked.sources or ()), asked.schema, asked.output, results_file)
-    study = Study(
-        epsilons=values,
-        delta=asked.delta,
-        mechanisms=chosen,
-        repeats=asked.repeats,
-        data_norm=asked.data_norm,
-        relation=asked.relation,
-        seed=asked.seed,
-    )
+    alike = {name: getattr(asked, name) for name in ("delta", "repeats", "data_norm", "relation", "seed")}
+    study = Study(epsilons=values, mechanisms=chosen, **alike)
     with write_new(asked.output, private=True) as page:
         tables = _tables(asked)
         with closing(KeptResults(results_file.absolute())) as kept:

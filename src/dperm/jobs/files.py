@@ -122,24 +122,18 @@ class SavedModel:
 
 
 def dataset_of(
-    source: str | Path,
-    target: str | None = None,
-    schema: Path | Schema | None = None,
-    *,
-    curves: Callable[[Schema], int] | None = None,
-    indices: tuple[int, int] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    source: str | Path, target: str | None = None, schema: Path | Schema | None = None, **how: Any
 ) -> tuple[Dataset, Schema | None]:
-    """A data file, or where there is none of this name a named set, which has a schema of its own; and the schema used. Arguments
-    are those of `data.read_dataset`."""
+    """A data file, or where there is none of this name a named set, which has a schema of its own; and the schema used. `how` it
+    is read: `curves`, `indices` and `progress`, as for `data.read_dataset`."""
     from dperm import data
 
     if not Path(source).exists() and source in data.named():
-        own = data.schema_of(str(source))
+        own, curves = data.schema_of(str(source)), how.get("curves")
         own = own if curves is None else own.with_curves(curves(own))
         return data.load(str(source), own), own
     used = data.Schema.load(schema) if isinstance(schema, Path) else schema
-    return data.read_dataset(source, target, used, curves=curves, indices=indices, progress=progress)
+    return data.read_dataset(source, target, used, **how)
 
 
 def event_at(path: Path) -> Event:

@@ -75,6 +75,12 @@ class Kind:
     def __init__(self, name: str, estimator_name: str) -> None:
         self.name, self._estimator_name = name, estimator_name
 
+    def make(self, **settings: Any) -> Any:
+        """An estimator of this kind."""
+        from dperm import estimators
+
+        return getattr(estimators, self._estimator_name)(**settings)
+
     def refuse(self, asked: ModelOptions) -> None:
         """ValueError for what this kind cannot do, before a row is read."""
         if asked.hidden is not None:
@@ -95,7 +101,6 @@ class Kind:
 
     def estimator(self, dataset: Dataset, asked: ModelOptions) -> Any:
         """The estimator that is to be fitted. ValueError for data that this kind cannot learn from."""
-        from dperm import estimators
         from dperm.mechanisms import Gradient
 
         options = {
@@ -108,7 +113,7 @@ class Kind:
             **({} if dataset.groups is None else {"max_rows_per_unit": dataset.unit.max_rows}),
             **self.own_options(dataset, asked),
         }
-        return getattr(estimators, self._estimator_name)(**options)
+        return self.make(**options)
 
     def own_options(self, dataset: Dataset, asked: ModelOptions) -> dict[str, Any]:
         """What not every estimator takes."""

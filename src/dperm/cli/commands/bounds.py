@@ -17,6 +17,8 @@ from dperm.jobs.options import SOURCE, Delta, Relation
 if TYPE_CHECKING:
     from dperm.utility import Problem
 
+_STATED = ("size", "dimension", "lipschitz", "smoothness", "strong_convexity", "radius")
+
 
 @dataclass(frozen=True, kw_only=True)
 class BoundsOptions:
@@ -74,24 +76,14 @@ def _stated(asked: BoundsOptions) -> Problem:
 
     if asked.size is None or asked.dimension is None:
         raise ValueError("Expected a data set to measure on, or --size and --dimension.")
-    return Stated(
-        size=asked.size,
-        dimension=asked.dimension,
-        epsilon=asked.epsilon,
-        delta=asked.delta,
-        lipschitz=asked.lipschitz,
-        smoothness=asked.smoothness,
-        strong_convexity=asked.strong_convexity,
-        radius=asked.radius,
-    )
+    return Stated(epsilon=asked.epsilon, delta=asked.delta, **{name: getattr(asked, name) for name in _STATED})
 
 
 def _measured(asked: BoundsOptions, source: str) -> tuple[Problem, tuple[float, float]]:
     """The problem that a data set is, and the slopes that were measured on it; draws the page."""
     from dperm.report.bounds import bounds_page, measured_on
 
-    names = ("size", "dimension", "lipschitz", "smoothness", "strong_convexity", "radius")
-    if both := [f"--{name.replace('_', '-')}" for name in names if getattr(asked, name) is not None]:
+    if both := [f"--{name.replace('_', '-')}" for name in _STATED if getattr(asked, name) is not None]:
         raise ValueError(f"Expected no {' and '.join(both)} beside a data set, whose own are measured; --penalty sets λ.")
     refuse_same(source, asked.schema, asked.output)
     page = reserved(asked.output, private=True)

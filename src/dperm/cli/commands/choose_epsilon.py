@@ -12,6 +12,7 @@ from dperm.cli.files import reserved
 from dperm.cli.options import JsonFlag, Source
 from dperm.cli.printing import say, say_json, say_lines, warn
 from dperm.jobs.files import dataset_of, refuse_same
+from dperm.jobs.models import KINDS
 from dperm.jobs.options import Delta, Relation
 
 if TYPE_CHECKING:
@@ -54,16 +55,8 @@ def choose_epsilon(asked: ChooseEpsilonOptions) -> None:
     from dperm.report.summary import level_table
 
     metric, value, page, dataset, estimator = _prepared(asked)
-    curve = estimator.epsilon_path(
-        dataset.features,
-        dataset.targets,
-        low=asked.low,
-        high=asked.high,
-        draws=asked.draws,
-        held_out=asked.held_out,
-        random_state=asked.seed,
-        tolerance=asked.tolerance,
-    )
+    along = {name: getattr(asked, name) for name in ("low", "high", "draws", "held_out", "tolerance")}
+    curve = estimator.epsilon_path(dataset.features, dataset.targets, random_state=asked.seed, **along)
     outcome: Any = None
     if value is not None:
         try:
@@ -97,10 +90,8 @@ def choose_epsilon(asked: ChooseEpsilonOptions) -> None:
 def _prepared(asked: ChooseEpsilonOptions) -> tuple[Any, float | None, Reserved, Dataset, Any]:
     """The metric and its target, the page's file, the data and the estimator. ValueError for what cannot be measured."""
     from dperm._validate import choice
-    from dperm.estimators import DPLinearSVC, DPLogisticRegression
 
-    kinds = {"logistic": DPLogisticRegression, "svm": DPLinearSVC}
-    choice("--model", asked.model, kinds)
+    kind = KINDS[choice("--model", asked.model, ("logistic", "svm"))]
     wanted = [(name, value) for name in ("accuracy", "auc", "loss") if (value := getattr(asked, name)) is not None]
     if len(wanted) > 1:
         raise ValueError(f"Expected one target, got {' and '.join('--' + name for name, _ in wanted)}.")
@@ -110,9 +101,8 @@ def _prepared(asked: ChooseEpsilonOptions) -> tuple[Any, float | None, Reserved,
     dataset.refuse_persons("the choice of ε")
     if not dataset.classes:
         raise ValueError("Expected labels as target, got numbers: ε is chosen for classifiers.")
-    estimator = kinds[asked.model](
-        delta=asked.delta, relation=asked.relation, data_norm=asked.data_norm, classes=list(dataset.classes)
-    )
+    settings = {name: getattr(asked, name) for name in ("delta", "relation", "data_norm")}
+    estimator = kind.make(**settings, classes=list(dataset.classes))
     for name, value in (("--accuracy", asked.accuracy), ("--auc", asked.auc)):
         if value is not None and not 0 < value < 1:
             raise ValueError(f"Expected {name} between 0 and 1, got {value:g}.")

@@ -46,18 +46,9 @@ def registry(asked: RegistryOptions) -> None:
     certificate = certificate_at(asked.model, asked.verify_key)
     if certificate is None:
         raise ValueError(f"Expected {asked.model} to hold a model or a certificate.")
-    deployment = Deployment(
-        name=asked.name,
-        curators=tuple(asked.curator),
-        intended_use=asked.intended_use,
-        region=asked.region,
-        description=asked.description,
-        sector=asked.sector,
-        publication_date=asked.publication_date,
-        sources=asked.sources,
-        authors=tuple(asked.author or ()),
-        justification=asked.justification,
-        preparation=asked.preparation,
-    )
+    names = ("name", "intended_use", "region", "description", "sector", "publication_date")
+    names += ("sources", "justification", "preparation")
+    stated = {name: getattr(asked, name) for name in names}
+    deployment = Deployment(curators=tuple(asked.curator), authors=tuple(asked.author or ()), **stated)
     entry.write(registry_entry(certificate, deployment))
     say(f"Entry written to {asked.output}. Read it before you publish it: it holds every public fact of the certificate.")
