@@ -79,6 +79,22 @@ def test_what_a_training_would_charge_is_foreseen_and_not_charged(options: jobs.
         assert job.run().certificate.event == charge.event
 
 
+def test_a_model_that_no_file_takes_is_in_the_programs_hands(
+    options: jobs.TrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("dperm._files.Reserved.write", full)
+    monkeypatch.setattr("dperm.jobs.files.rescue", lambda *_: None)
+    with pytest.raises(jobs.ModelNotWrittenError, match="No space left on device") as lost:
+        jobs.train(options)
+    (charge,) = SpendLog.current().charges()
+    assert lost.value.model.certificate_.event == charge.event
+    assert len(lost.value.model.predict(np.zeros((2, lost.value.model.n_features_in_)))) == 2
+    assert not options.output.exists() and left_behind(tmp_path) == []
+
+
 def test_a_budget_a_card_an_audit_and_what_was_spent(options: jobs.TrainingOptions, tmp_path: Path) -> None:
     account = jobs.create_budget(jobs.BudgetingOptions(label="people", epsilon=5.0, owner="Office"))
     assert account.budget.owner == "Office" and account.left == 1.0

@@ -10,7 +10,7 @@ from dperm.jobs.auditing import AuditingOptions, audit
 from dperm.jobs.budgeting import BudgetingOptions, create_budget
 from dperm.jobs.comparing import ComparisonOptions, compare
 from dperm.jobs.model_card import CardOptions, card
-from dperm.jobs.training import Trained, TrainingOptions, train
+from dperm.jobs.training import ModelNotWrittenError, Trained, TrainingOptions, train
 
 __all__ = [
     "Accounted",
@@ -19,6 +19,7 @@ __all__ = [
     "BudgetingOptions",
     "CardOptions",
     "ComparisonOptions",
+    "ModelNotWrittenError",
     "Trained",
     "TrainingOptions",
     "account",

@@ -122,7 +122,7 @@ class SavedModel:
 
 
 def dataset_of(
-    source: str | Path, target: str | None = None, schema: Path | Schema | None = None, **how: Any
+    source: str | Path, target: str | None = None, schema: str | Path | Schema | None = None, **how: Any
 ) -> tuple[Dataset, Schema | None]:
     """A data file, or where there is none of this name a named set, which has a schema of its own; and the schema used. `how` it
     is read: `curves`, `indices` and `progress`, as for `data.read_dataset`."""
@@ -132,7 +132,7 @@ def dataset_of(
         own, curves = data.schema_of(str(source)), how.get("curves")
         own = own if curves is None else own.with_curves(curves(own))
         return data.load(str(source), own), own
-    used = data.Schema.load(schema) if isinstance(schema, Path) else schema
+    used = data.Schema.load(schema) if isinstance(schema, str | Path) else schema
     return data.read_dataset(source, target, used, **how)
 
 

@@ -43,11 +43,20 @@ class TrainingOptions(ModelOptions):
 def train(asked: TrainingOptions) -> Trained:
     """Train a private model and write it with its certificate; with `fit_by` one for each part of the records.
 
-    ValueError for what is refused, before anything is charged. OSError where a model that was charged could not be written as it
-    was asked for, with where it is.
+    ValueError for what is refused, before anything is charged. ModelNotWrittenError once it is charged, where a file cannot be
+    written as it was asked for.
     """
     with prepared_training(asked) as job:
         return job.run()
+
+
+class ModelNotWrittenError(OSError):
+    """Not all was written as it was asked for; the message says where each model is. `model` is the fitted one, which was paid
+    for."""
+
+    def __init__(self, reason: str, model: Any) -> None:
+        super().__init__(reason)
+        self.model = model
 
 
 @dataclass(frozen=True)
@@ -102,7 +111,7 @@ class Training:
             return Trained(fitted, self._kept(fitted, print_instead), self)
 
     def _kept(self, fitted: Any, print_instead: Callable[[str], bool]) -> dict[Path, Path | None]:
-        """Write each model. OSError once all were tried, where one was not written as it was asked for."""
+        """Write each model. ModelNotWrittenError once all were tried, where one was not written as it was asked for."""
         from dperm.estimators import model_to_json
         from dperm.privacy.certificates.assumptions import labels
         from dperm.privacy.certificates.signing import SigningError
@@ -133,7 +142,7 @@ class Training:
             except OSError as error:
                 lost.append(str(error))
         if lost:
-            raise OSError(" ".join(lost))
+            raise ModelNotWrittenError(" ".join(lost), fitted)
         return kept
 
 
