@@ -102,10 +102,12 @@ def test_a_budget_a_card_an_audit_and_what_was_spent(options: jobs.TrainingOptio
     results = jobs.audit(jobs.AuditingOptions(model=options.output, trials=20, output=tmp_path / "audit.json"))
     assert results_from_json((tmp_path / "audit.json").read_text()) == results
     card = jobs.card(jobs.CardOptions(model=options.output, audit_file=tmp_path / "audit.json", output=tmp_path / "card.html"))
-    assert card.certificate == certificate and card.spent is not None and card.spent.charges == 1
+    assert card.certificate == certificate
+    assert card.spent is not None and card.spent.charges == 1
     assert card.audits == results and "Office" in (tmp_path / "card.html").read_text()
     (total,) = totals(SpendLog.current(), certificate.delta)
-    assert total.charges == total.certified == 1 and total.epsilon == certificate.epsilon
+    assert total.charges == total.certified == 1
+    assert total.epsilon == certificate.epsilon
     jobs.create_budget(jobs.BudgetingOptions(label="people", epsilon=2.5))
     with pytest.raises(BudgetExceeded):
         jobs.train(options)
