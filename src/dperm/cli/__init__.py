@@ -23,7 +23,6 @@ with needed("typer", "The command line"):
 
 from dperm.cli import commands
 from dperm.cli.command_files import add_commands
-from dperm.cli.files import give_up_reserved
 from dperm.jobs.files import ENDING
 
 __all__ = ["application", "main"]
@@ -116,7 +115,6 @@ def main() -> None:
         complain(_told(error))
         raise SystemExit(1) from None
     finally:
-        give_up_reserved()
         for number, handler in before.items():
             signal.signal(number, handler)
     raise SystemExit(code if isinstance(code, int) else 0)

@@ -1,4 +1,5 @@
-"""A file of `cli/commands/` is a command, or a group of several: its public functions, each of one dataclass of options."""
+"""A file of `cli/commands/` is a command, or a group of several: its public functions, each of one dataclass of options; and the
+options that several of them spell alike."""
 
 from __future__ import annotations
 
@@ -10,6 +11,13 @@ from types import ModuleType
 from typing import Annotated, Any, get_type_hints
 
 import typer
+
+from dperm.cli.files import RESERVED
+from dperm.jobs.options import SOURCE
+
+Source = Annotated[str, typer.Argument(help=f"Records: {SOURCE}.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+OnError = Annotated[str, "Rows that do not fit the schema: fail, or skip, which leaves them out and says why."]
 
 
 def add_commands(app: typer.Typer, module: ModuleType) -> None:
@@ -64,7 +72,8 @@ def _with_options(run: Callable[..., None], file: str) -> Callable[..., None]:
 
     @functools.wraps(run)
     def with_options(**given: Any) -> None:
-        run(options(**given))
+        with RESERVED:
+            run(options(**given))
 
     parameters = [
         inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=_default(each), annotation=_shown(each, hints))

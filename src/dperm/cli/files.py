@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +15,14 @@ if TYPE_CHECKING:
     from dperm.jobs.files import SavedModel
     from dperm.report.refits import Refits
 
-_RESERVED = ExitStack()
-atexit.register(_RESERVED.close)
+#: Closed when a command ends: reservations that were not used leave nothing behind.
+RESERVED = ExitStack()
 
 
 def reserved(path: Path, *, private: bool = False, paid_for: bool = False) -> Reserved:
     """A file of this command's, reserved until it ends: an unusable output is refused now. One that is `paid_for` keeps what
     stands there under another name; others replace it. Only its owner may read what is `private`."""
-    door: AbstractContextManager[Reserved] = (write_new if paid_for else replace_own)(path, private=private)
-    return _RESERVED.enter_context(door)
-
-
-def give_up_reserved() -> None:
-    """End a command: reservations that were not used leave nothing behind."""
-    _RESERVED.close()
+    return RESERVED.enter_context((write_new if paid_for else replace_own)(path, private=private))
 
 
 def told(name: str, table: ReadTable) -> str:

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
+from dperm.cli.command_files import JsonFlag
 from dperm.cli.files import reserved
-from dperm.cli.options import JsonFlag
 from dperm.cli.printing import say, say_json
 from dperm.jobs import accounting
 from dperm.jobs.options import stated_relation

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dperm.cli.command_files import JsonFlag
 from dperm.cli.files import reserved
-from dperm.cli.options import JsonFlag
 from dperm.cli.printing import say, say_json
 from dperm.jobs.files import dataset_of, refuse_same
 from dperm.jobs.options import SOURCE, Delta, Relation

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from dperm.cli.command_files import JsonFlag
 from dperm.cli.files import reserved
-from dperm.cli.options import JsonFlag
 from dperm.cli.printing import say, say_json, warn
 from dperm.jobs.budgeting import BudgetingOptions, create_budget, head_at, write_head
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from dperm.cli.options import JsonFlag
+from dperm.cli.command_files import JsonFlag
 from dperm.cli.printing import say, say_json
 from dperm.jobs.options import BudgetOptions, Relation, stated_relation
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dperm.cli.options import JsonFlag
+from dperm.cli.command_files import JsonFlag
 from dperm.cli.printing import say, say_json, say_lines
 from dperm.jobs import model_card
 

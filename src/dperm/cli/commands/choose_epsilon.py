@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dperm.cli.command_files import JsonFlag, Source
 from dperm.cli.files import reserved
-from dperm.cli.options import JsonFlag, Source
 from dperm.cli.printing import say, say_json, say_lines, warn
 from dperm.jobs.files import dataset_of, refuse_same
 from dperm.jobs.models import KINDS

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dperm.cli.command_files import JsonFlag
 from dperm.cli.files import told_to_holder
-from dperm.cli.options import JsonFlag
 from dperm.cli.printing import printed_instead, progress, say, say_json, warn
 from dperm.jobs.comparing import ComparisonOptions, attacked, prepared_comparison
 from dperm.jobs.files import told_kept

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from dperm.cli.command_files import JsonFlag
 from dperm.cli.files import refitted, reserved
-from dperm.cli.options import JsonFlag
 from dperm.cli.printing import say, say_json
 from dperm.jobs.files import SavedModel, refuse_same
 from dperm.jobs.options import VerifyKey

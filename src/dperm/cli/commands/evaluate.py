@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dperm.cli.command_files import JsonFlag, OnError
 from dperm.cli.files import reserved, told_of_rows, wrong_rows
-from dperm.cli.options import JsonFlag, OnError
 from dperm.cli.printing import printed_instead, say, say_json
 from dperm.jobs.files import SavedModel, keep, refuse_same, told_kept, uninterrupted
 from dperm.jobs.options import KINDS, Delta, Relation, VerifyKey

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from dperm.cli.command_files import JsonFlag, Source
 from dperm.cli.files import reserved
-from dperm.cli.options import JsonFlag, Source
 from dperm.cli.printing import say, say_json
 from dperm.jobs.files import dataset_of, refuse_same
 

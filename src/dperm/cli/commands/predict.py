@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from dperm.cli.command_files import JsonFlag, OnError
 from dperm.cli.files import refitted, reserved, told, told_of_rows, wrong_rows
-from dperm.cli.options import JsonFlag, OnError
 from dperm.cli.printing import say, say_json
 from dperm.jobs.files import SavedModel, refuse_same
 from dperm.jobs.options import KINDS, VerifyKey
