@@ -25,6 +25,11 @@ def reserved(path: Path, *, private: bool = False, paid_for: bool = False) -> Re
     return RESERVED.enter_context((write_new if paid_for else replace_own)(path, private=private))
 
 
+def told_kept(older: Path | None) -> str:
+    """A sentence that says under which name the older file is kept; empty where there was none."""
+    return "" if older is None else f" What was there is kept as {older}."
+
+
 def told(name: str, table: ReadTable) -> str:
     """What was read, for the data holder."""
     how = "; ".join(filter(None, (table.written, table.sheet)))

@@ -184,11 +184,6 @@ def keep(place: Reserved, text: str, print_instead: Callable[[str], bool]) -> Pa
         raise OSError(f"{error} It was paid for and is not lost: it was printed instead.") from error
 
 
-def told_kept(older: Path | None) -> str:
-    """A sentence that says under which name the older file is kept; empty where there was none."""
-    return "" if older is None else f" What was there is kept as {older}."
-
-
 #: Signals that end a process.
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 

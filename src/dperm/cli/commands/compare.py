@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dperm.cli.command_files import JsonFlag
-from dperm.cli.files import told_to_holder
+from dperm.cli.files import told_kept, told_to_holder
 from dperm.cli.printing import printed_instead, progress, say, say_json, warn
 from dperm.jobs.comparing import ComparisonOptions, attacked, prepared_comparison
-from dperm.jobs.files import told_kept
 from dperm.jobs.options import SOURCE
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dperm.cli.command_files import JsonFlag, Source
-from dperm.cli.files import reserved, told, told_to_holder
+from dperm.cli.files import reserved, told, told_kept, told_to_holder
 from dperm.cli.printing import printed_instead, progress, say, say_json
-from dperm.jobs.files import dataset_of, keep, refuse_same, told_kept, uninterrupted
+from dperm.jobs.files import dataset_of, keep, refuse_same, uninterrupted
 from dperm.jobs.options import TABLES, Delta, Relation
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dperm.cli.command_files import JsonFlag, OnError
-from dperm.cli.files import reserved, told_of_rows, wrong_rows
+from dperm.cli.files import reserved, told_kept, told_of_rows, wrong_rows
 from dperm.cli.printing import printed_instead, say, say_json
-from dperm.jobs.files import SavedModel, keep, refuse_same, told_kept, uninterrupted
+from dperm.jobs.files import SavedModel, keep, refuse_same, uninterrupted
 from dperm.jobs.options import KINDS, Delta, Relation, VerifyKey
 
 if TYPE_CHECKING:

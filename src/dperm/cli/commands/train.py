@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from dperm.cli.command_files import JsonFlag, Source
-from dperm.cli.files import told_to_holder
+from dperm.cli.files import told_kept, told_to_holder
 from dperm.cli.printing import printed_instead, progress, say, say_json, say_lines
-from dperm.jobs.files import told_kept
 from dperm.jobs.training import TrainingOptions, prepared_training
 
 if TYPE_CHECKING:
