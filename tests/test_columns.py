@@ -445,6 +445,8 @@ NO_DOORS = {
     ".told": "the labels of classes, not of records",
     "TargetRange.": "entry by entry: what comes out has the shape of what went in, and nothing is compared or counted",
     "parted_table": "collections of Dask alone; their blocks enter by `fit`, where they live",
+    "AuditingOptions.": "names of files, whose records are read as vectors",
+    "BudgetingOptions.": "whether persons are protected",
     "judge_classes: probabilities": "a table of one column a class, whose shape is compared",
     "PublicRangeScaler.fit": "y is not looked at",
     "TableEncoder.fit": "y is not looked at",

@@ -6,7 +6,7 @@ import sys
 
 def main() -> None:
     """Run the command line; one line and exit code 1 where what it needs is not installed."""
-    gc.set_threshold(100_000)  # what loads makes objects that stay: to look through them all, again and again, takes a tenth
+    gc.set_threshold(300_000)  # what loads makes objects that stay: to look through them all, again and again, takes a tenth
     try:
         from dperm.cli import main as run
     except ModuleNotFoundError as error:

@@ -361,7 +361,7 @@ def test_a_model_whose_name_is_too_long_is_not_paid_for(tmp_path: Path) -> None:
 
 def test_a_file_that_never_ends_is_refused(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "endless.json").symlink_to("/dev/zero")
-    monkeypatch.setattr("dperm.cli.files.free_memory", lambda: 1e9)
+    monkeypatch.setattr("dperm.jobs.files.free_memory", lambda: 1e9)
     for command in (
         ("predict", tmp_path / "endless.json", table),
         ("data", "show", tmp_path / "endless.json"),

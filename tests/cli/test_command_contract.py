@@ -22,7 +22,7 @@ import typer
 
 from dperm.cli import application, commands
 from dperm.cli.command_files import add_commands, options_of
-from dperm.cli.options import TABLES
+from dperm.jobs.options import TABLES
 from helpers.commands import dperm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,7 +149,7 @@ def test_every_command_says_what_it_does_and_what_each_option_means(name: str) -
     assert not silent, f"Say in help= what {silent} of `{name}` mean."
     helps = [str(getattr(option, "help", "")) for option in command.params]
     vague = [text for text in helps if re.match(r"Records|Test records|A table", text) and ", ".join(TABLES) not in text]
-    assert not vague, f"Say which files are read by SOURCE, KINDS or TABLES of cli/options.py, in place of {vague}."
+    assert not vague, f"Say which files are read by SOURCE, KINDS or TABLES of jobs/options.py, in place of {vague}."
     told = "".join(path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
     assert name in told, f"Mention `{name}` in README.md or docs/."
 
@@ -175,7 +175,7 @@ def test_the_examples_of_the_whole_are_lines_that_commands_take() -> None:
 def test_examples_that_need_no_file_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "spend.db"))
-    monkeypatch.setattr("dperm.cli.application", lambda: WORKING)
+    monkeypatch.setattr("dperm.cli.application", lambda *_: WORKING)
     words = words_of(line)[1:]
     dperm("budget", "create", "stays", "--epsilon", "4")
     assert dperm(*words).stdout
@@ -192,7 +192,7 @@ def test_the_command_that_is_shown_to_contributors_is_one(monkeypatch: pytest.Mo
     app = typer.Typer()
     app.callback()(lambda: None)
     add_commands(app, file_of(text.partition("```python\n")[2].partition("```")[0], "release", monkeypatch))
-    monkeypatch.setattr("dperm.cli.application", lambda: app)
+    monkeypatch.setattr("dperm.cli.application", lambda *_: app)
     for line in examples_of(typer.main.get_group(app).commands["release"].help):
         words = words_of(line)[1:]
         assert "ε = " in dperm(*words).stdout

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dperm.cli.commands.audit import _training  # pyright: ignore[reportPrivateUsage]
-from dperm.cli.kinds import files_of_parts
 from dperm.estimators import model_from_json
+from dperm.jobs.auditing import training_of
+from dperm.jobs.training import files_of_parts
 from dperm.privacy import Disjoint
 from dperm.release import SpendLog
 from helpers.commands import dperm
@@ -74,13 +74,13 @@ def test_a_model_of_one_part_is_audited_with_those_of_all(files: tuple[Path, Pat
     for job in ("baker", "pilot"):
         fitted, _ = model_from_json((tmp_path / f"model.{job}.json").read_text())
         certificate = fitted.certificate_
-        training = _training(fitted, fitted.n_features_in_, 2, certificate)
+        training = training_of(fitted, fitted.n_features_in_, 2, certificate)
         assert training.event == certificate.event
     facts = {**certificate.public_facts, "sizes_of_parts": [100, 100], "columns_of_parts": [1, 2]}
     with pytest.raises(ValueError, match="states another event"):
-        _training(fitted, fitted.n_features_in_, 2, replace(certificate, public_facts=facts))
+        training_of(fitted, fitted.n_features_in_, 2, replace(certificate, public_facts=facts))
     with pytest.raises(ValueError, match="which parts there are"):
-        _training(fitted, fitted.n_features_in_, 2, replace(certificate, public_facts={**facts, "columns_of_parts": [0]}))
+        training_of(fitted, fitted.n_features_in_, 2, replace(certificate, public_facts={**facts, "columns_of_parts": [0]}))
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def test_tables_of_others_that_a_constructor_stumbles_over_are_value_errors(
 
 def test_a_model_that_memory_does_not_hold_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = malformed.whole("model", folder)
-    monkeypatch.setattr("dperm.cli.files.free_memory", lambda: 15.0 * model.stat().st_size)
+    monkeypatch.setattr("dperm.jobs.files.free_memory", lambda: 15.0 * model.stat().st_size)
     for command in (("card", model), ("predict", model, malformed.whole("csv", folder)), ("budget", "verify", model)):
         assert "that are free" in dperm(*command, expect=1).stderr
 

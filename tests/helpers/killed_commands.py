@@ -23,10 +23,10 @@ from dperm.release.source import SystemSource
 #: Processes that are forked from one that has imported these.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([
-    "PIL.PngImagePlugin", "cryptography.hazmat.primitives.serialization", "dperm.cli", "dperm.cli.kinds",
+    "PIL.PngImagePlugin", "cryptography.hazmat.primitives.serialization", "dperm.cli", "dperm.jobs.models",
     "dperm.data.schema.schema", "dperm.estimators", "dperm.gradient.recipes",
     "dperm.privacy.accountants.closed_forms", "dperm.privacy.certificates.signing",
-    "dperm.release.ledger", "dperm.report.audits", "dperm.report.candidates", "dperm.report.page", "dperm.report.summary",
+    "dperm.release.ledger", "dperm.report.candidates", "dperm.report.page", "dperm.report.summary",
     "dperm.torch", "jinja2", "matplotlib.figure", "multiprocessing.popen_spawn_posix", "pandas", "psycopg", "pyarrow.csv",
 ])  # fmt: skip
 

@@ -23,7 +23,7 @@ with needed("typer", "The command line"):
 
 from dperm.cli import commands
 from dperm.cli.command_files import add_commands
-from dperm.cli.files import ENDING, give_up_reserved
+from dperm.jobs.files import ENDING
 
 __all__ = ["application", "main"]
 
@@ -61,14 +61,16 @@ def _main(
 
 
 @cache
-def application() -> typer.Typer:
-    """All commands, with their help. TypeError, in a sentence that begins with the file, where a file of a command has none."""
+def application(only: str | None = None) -> typer.Typer:
+    """All commands, with their help, or one of these. TypeError, in a sentence that begins with the file, where a file of a
+    command has none."""
     app = typer.Typer(
         name="dperm", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None, help=_HELP
     )
     app.callback()(_main)
-    for module in pkgutil.iter_modules(commands.__path__):
-        add_commands(app, importlib.import_module(f"{commands.__name__}.{module.name}"))
+    names = [module.name for module in pkgutil.iter_modules(commands.__path__)]
+    for name in [only] if only in names else names:
+        add_commands(app, importlib.import_module(f"{commands.__name__}.{name}"))
     return app
 
 
@@ -97,7 +99,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # what a terminal cannot show must not fail a command whose charge is made
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = application()(standalone_mode=False)
+        code = application(*[word.replace("-", "_") for word in sys.argv[1:2]])(standalone_mode=False)
         sys.stdout.flush()
     except _Interrupted as signalled:
         sys.stderr.write("interrupted: nothing half-written was left; what was charged stays charged\n")
@@ -113,7 +115,6 @@ def main() -> None:
         complain(_told(error))
         raise SystemExit(1) from None
     finally:
-        give_up_reserved()
         for number, handler in before.items():
             signal.signal(number, handler)
     raise SystemExit(code if isinstance(code, int) else 0)

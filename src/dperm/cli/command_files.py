@@ -1,4 +1,5 @@
-"""A file of `cli/commands/` is a command, or a group of several: its public functions, each of one dataclass of options."""
+"""A file of `cli/commands/` is a command, or a group of several: its public functions, each of one dataclass of options; and the
+options that several of them spell alike."""
 
 from __future__ import annotations
 
@@ -7,9 +8,16 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
+
+from dperm.cli.files import RESERVED
+from dperm.jobs.options import SOURCE
+
+Source = Annotated[str, typer.Argument(help=f"Records: {SOURCE}.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+OnError = Annotated[str, "Rows that do not fit the schema: fail, or skip, which leaves them out and says why."]
 
 
 def add_commands(app: typer.Typer, module: ModuleType) -> None:
@@ -64,14 +72,24 @@ def _with_options(run: Callable[..., None], file: str) -> Callable[..., None]:
 
     @functools.wraps(run)
     def with_options(**given: Any) -> None:
-        run(options(**given))
+        with RESERVED:
+            run(options(**given))
 
     parameters = [
-        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=_default(each), annotation=hints[each.name])
+        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=_default(each), annotation=_shown(each, hints))
         for each in fields(options)
     ]
     vars(with_options)["__signature__"] = inspect.Signature(parameters)
     return with_options
+
+
+def _shown(each: Field[Any], hints: dict[str, Any]) -> Any:
+    """A field's annotation as the framework has it: words alone are the help of an option, as options of jobs are explained."""
+    hint = hints[each.name]
+    words = [text for text in getattr(hint, "__metadata__", ()) if isinstance(text, str)]
+    flags = [f"--{each.name.replace('_', '-')}"] if each.name == "output" or each.default is False else []
+    short = ["-o"] if each.name == "output" else []
+    return Annotated[hint.__origin__, typer.Option(*flags, *short, help=words[0])] if words else hint
 
 
 def _default(each: Field[Any]) -> Any:

@@ -28,9 +28,10 @@ def say_lines(text: str) -> None:
         say(line)
 
 
-def say_json(text: str) -> None:
-    """Print JSON, which stays the same JSON: what steers a terminal stands in texts alone, and is escaped as JSON has it."""
-    sys.stdout.write(_shown(text))
+def say_json(value: Any) -> None:
+    """Print a text of JSON, or another value as JSON: what steers a terminal stands in texts alone, and is escaped there, so
+    that it stays the same JSON."""
+    sys.stdout.write(_shown(value if isinstance(value, str) else json.dumps(value)))
 
 
 def _shown(text: str) -> str:

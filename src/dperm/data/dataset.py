@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
+from dperm import _validate as check
 from dperm._column import column
 from dperm._json import on_one_line
 from dperm.data.schema.columns import TargetRange
@@ -18,12 +20,14 @@ from dperm.data.schema.encoder import SchemaEncoder
 from dperm.data.schema.entries import SchemaError
 from dperm.data.schema.privacy_units import row_units
 from dperm.data.schema.schema import Schema
-from dperm.data.survey import Survey
+from dperm.data.survey import Survey, share
 from dperm.data.untrusted_files import DataError
 from dperm.objectives import RECORD, PrivacyUnit
 from dperm.privacy import Certificate, epsilon
 from dperm.privacy.certificates import assumptions as statements
 from dperm.release.ledger import only_claimed
+
+_MANY = 0.1  # of the rows
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,28 @@ class Dataset:
         text = f"{len(self):,} rows of {len(counts):,} persons, up to {counts.max(initial=0):,} of one"
         return text + (f"; {left:,} beyond {self.unit.max_rows} of a person are not used" if left else "") + written
 
+    def stands_out(self, data_norm: float | None = None, delta: float = 0.0, public_size: int | None = None) -> list[str]:
+        """What stands out in the rows as they are, one fact a line, also beside these settings of a training: for the data holder
+        alone."""
+        lines = [] if self.survey is None else self.survey.lines()
+        warnings = [] if self.survey is None else self.survey.warnings()
+        if data_norm is not None and (longer := _longer(self.features, data_norm)):
+            lines.append(f"Rows longer than {data_norm:g}, scaled down: {longer:,} ({share(longer, len(self))}).")
+            if longer > _MANY * len(self):
+                much = share(longer, len(self))
+                warnings.append(f"{much} of the rows are scaled down to --data-norm {data_norm:g}: does it bound most rows?")
+        persons = len(self) if self.groups is None else len(set(self.groups.tolist()))
+        if delta >= 1 / max(1, persons):
+            warnings.append(
+                f"--delta {delta:g} is at least 1 in {persons:,}: publishing one whole record would pass. Choose less."
+            )
+        whole = persons + self.absent
+        if public_size is not None and abs(public_size - whole) > _MANY * whole:
+            warnings.append(
+                f"--public-size {public_size:,} is stated, and there are {whole:,}: what is chosen by it suits other data."
+            )
+        return [*lines, *(f"Warning: {warning}" for warning in warnings)]
+
     def refuse_persons(self, what: str) -> None:
         """DataError for a table whose rows are not persons, where `what` knows rows alone."""
         if self.groups is not None:
@@ -168,6 +194,13 @@ class Dataset:
             read_off="ranges, categories and labels were" if schema.proposed else "",
             stated=True,
         )
+
+
+def _longer(features: Any, norm: float) -> int:
+    """How many rows are longer."""
+    norm = check.scale("data_norm", norm)
+    squares = features.multiply(features).sum(axis=1) if sparse.issparse(features) else np.einsum("ij,ij->i", features, features)
+    return int((np.asarray(squares, dtype=np.float64) > norm**2 * (1 + 1e-6)).sum())
 
 
 def search_certificate(schema: Schema) -> Certificate | None:

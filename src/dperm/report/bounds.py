@@ -10,7 +10,7 @@ import numpy as np
 from dperm.data import Dataset
 from dperm.objectives import Logistic, Task
 from dperm.report.figures import bounds_figure
-from dperm.report.page import environment, machine
+from dperm.report.page import rendered
 from dperm.utility import BOUNDS, Bound, MeasuredExcess, Problem, measured_excess
 
 
@@ -62,15 +62,11 @@ def bounds_page(measured: MeasuredExcess, title: str) -> str:
         bound.name: [bound.value(replace(measured.problem, epsilon=float(e))) for e in measured.epsilons] for bound in drawn
     }
     along_size = {bound.name: [bound.value(replace(measured.problem, size=int(n))) for n in measured.sizes] for bound in drawn}
-    return (
-        environment()
-        .get_template("bounds.html")
-        .render(
-            title=title,
-            problem=measured.problem,
-            rows=bound_rows(measured.problem),
-            slopes=measured.slopes,
-            figure=bounds_figure(measured, along_epsilon, along_size),
-            machine=machine(),
-        )
+    return rendered(
+        "bounds.html",
+        title=title,
+        problem=measured.problem,
+        rows=bound_rows(measured.problem),
+        slopes=measured.slopes,
+        figure=bounds_figure(measured, along_epsilon, along_size),
     )

@@ -12,7 +12,7 @@ from dperm.release.ledger import Account
 from dperm.release.ledger.entries import costs_of
 from dperm.release.ledger.rules import Amounts, added
 from dperm.report.figures import budget_figure
-from dperm.report.page import environment, machine
+from dperm.report.page import rendered
 
 EARLIER = "before it was made"
 _UNSAID = "not said"  # by earlier versions
@@ -66,7 +66,7 @@ def budgets_page(log: SpendLog, labels: Sequence[str] | None = None) -> str:
     found = [Spending.of(log, account) for account in accounts]
     who = sorted({name for each in found for name in each.by}, key=lambda name: (name != EARLIER, name))
     drawn = [(each, budget_figure(each, who)) for each in found]
-    return environment().get_template("budgets.html").render(drawn=drawn, log=log.where, head=log.head(), machine=machine())
+    return rendered("budgets.html", drawn=drawn, log=log.where, head=log.head())
 
 
 class _Seen:

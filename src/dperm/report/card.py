@@ -14,7 +14,7 @@ from dperm.audit import AuditResult, overall
 from dperm.privacy import Certificate, Composed, Relation
 from dperm.privacy.events import relation_of
 from dperm.report.figures import curve_figure, profile_figure, risk_figure
-from dperm.report.page import environment, machine
+from dperm.report.page import rendered
 
 if TYPE_CHECKING:
     from dperm.data import Schema
@@ -227,18 +227,14 @@ def _person(certificate: Certificate, schema: Schema | None) -> str:
 def card_page(card: Card) -> str:
     """One page for the person who signs, on at most four sheets."""
     proved = card.attack is not None
-    return (
-        environment()
-        .get_template("card.html")
-        .render(
-            card=card,
-            certificate=card.certificate,
-            attack=card.attack,
-            glossary=GLOSSARY,
-            risk_svg=risk_figure(card.certificate) if proved else None,
-            profile_svg=profile_figure(card.certificate) if proved else None,
-            audits=[(result, curve_figure(result) if result.curve else None) for result in card.audits],
-            verdict=overall(card.audits),
-            machine=machine(),
-        )
+    return rendered(
+        "card.html",
+        card=card,
+        certificate=card.certificate,
+        attack=card.attack,
+        glossary=GLOSSARY,
+        risk_svg=risk_figure(card.certificate) if proved else None,
+        profile_svg=profile_figure(card.certificate) if proved else None,
+        audits=[(result, curve_figure(result) if result.curve else None) for result in card.audits],
+        verdict=overall(card.audits),
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from dperm.privacy import Risk
 from dperm.report.figures import path_figure
-from dperm.report.page import environment, machine
+from dperm.report.page import rendered
 from dperm.utility import ChosenEpsilon, UtilityCurve
 from dperm.utility.choose import Metric
 
@@ -49,19 +49,15 @@ def choosing_page(
 ) -> str:
     """The page. `outcome`: the ε that was chosen, or why there is none; None where no target was asked for."""
     chosen = outcome if isinstance(outcome, ChosenEpsilon) else None
-    return (
-        environment()
-        .get_template("choosing.html")
-        .render(
-            curve=curve,
-            metric=metric.replace("_", " "),
-            target=target,
-            chosen=chosen,
-            missed=outcome if isinstance(outcome, str) else None,
-            rows=rows,
-            draws=len(curve.accuracy),
-            figure=path_figure(curve, metric, target, chosen),
-            title=title,
-            machine=machine(),
-        )
+    return rendered(
+        "choosing.html",
+        curve=curve,
+        metric=metric.replace("_", " "),
+        target=target,
+        chosen=chosen,
+        missed=outcome if isinstance(outcome, str) else None,
+        rows=rows,
+        draws=len(curve.accuracy),
+        figure=path_figure(curve, metric, target, chosen),
+        title=title,
     )

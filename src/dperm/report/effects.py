@@ -13,7 +13,7 @@ from dperm.data.schema.column_pairs import Pair
 from dperm.data.schema.columns import OTHER, Encoding
 from dperm.objectives import Logistic
 from dperm.report.figures import effects_figure
-from dperm.report.page import environment, machine
+from dperm.report.page import rendered
 from dperm.report.refits import Refits
 
 _MOST_DRAWN = 100  # columns: each takes its time, and nobody looks at thousands
@@ -131,20 +131,16 @@ def effects_page(
     loss = model.objective_.loss
     score = "log-odds" if (isinstance(loss.plain, Logistic) and not loss.margin) or loss.outputs > 1 else "scores"
     what = f"{score} of {classes[-1] if label is None else label}" if classes else schema.target
-    return (
-        environment()
-        .get_template("effects.html")
-        .render(
-            title=schema.title or schema.name,
-            what=what,
-            range=schema.target_range,
-            figure=effects_figure(found[:_MOST_DRAWN], private=refits is not None),
-            drawn=min(len(found), _MOST_DRAWN),
-            found=found,
-            certificate=model.certificate_,
-            curves=schema.curves,
-            looked=0 if refits is None else len(refits.models),
-            surfaces=any(effect.sides is not None for effect in found),
-            machine=machine(),
-        )
+    return rendered(
+        "effects.html",
+        title=schema.title or schema.name,
+        what=what,
+        range=schema.target_range,
+        figure=effects_figure(found[:_MOST_DRAWN], private=refits is not None),
+        drawn=min(len(found), _MOST_DRAWN),
+        found=found,
+        certificate=model.certificate_,
+        curves=schema.curves,
+        looked=0 if refits is None else len(refits.models),
+        surfaces=any(effect.sides is not None for effect in found),
     )

@@ -157,8 +157,7 @@ def excess_figure(result: StudyResult) -> str:
         for key in _keys(result):
             _band(axes, result, key, "excess")
         _epsilon_axis(axes, result.study.epsilons)
-        axes.set_yscale("log")
-        axes.set_ylabel("excess risk (mean training loss)")
+        axes.set(yscale="log", ylabel="excess risk (mean training loss)")
         means = [float(cell.excess.mean()) for cell in result.cells if cell.epsilon is not None]
         if result.metric != "accuracy":
             axes.set_ylim(top=1.02)
@@ -174,8 +173,7 @@ def noise_figure(result: StudyResult) -> str:
             cells = [result.cell(key, epsilon) for epsilon in result.study.epsilons]
             axes.plot(result.study.epsilons, [noise_multiplier(cell) for cell in cells], **_look(key))
         _epsilon_axis(axes, result.study.epsilons)
-        axes.set_yscale("log")
-        axes.set_ylabel("noise ÷ sensitivity, per release")
+        axes.set(yscale="log", ylabel="noise ÷ sensitivity, per release")
         axes.legend(fontsize=9)
         return _svg(figure, f"noise multipliers against epsilon on {result.title}")
 
@@ -205,8 +203,7 @@ def influence_figure(change: Any, losses: Any, named: Sequence[int], rows: Any, 
                 str(row), (losses[place], change[place]), textcoords="offset points", xytext=(5, 3), fontsize=9, color=_INK
             )
         axes.axhline(0.0, color=_INK, linewidth=0.8)
-        axes.set_xlabel("loss of the record")
-        axes.set_ylabel(_words(f"change of {what} without it"))
+        axes.set(xlabel="loss of the record", ylabel=_words(f"change of {what} without it"))
         return _svg(figure, "influence of each record against its loss")
 
 
@@ -217,8 +214,7 @@ def spending_figure(epsilons: Any, most: float | None) -> str:
         if most is not None:
             axes.axvline(most, color=_INK, linewidth=1.2, linestyle="--", label="certified for everybody")
             axes.legend(fontsize=9)
-        axes.set_xlabel("a record's own ε")
-        axes.set_ylabel("records")
+        axes.set(xlabel="a record's own ε", ylabel="records")
         axes.set_yscale("symlog", linthresh=10)
         return _svg(figure, "records by their own epsilon")
 
@@ -237,9 +233,7 @@ def profile_figure(certificate: Certificate) -> str:
             xytext=(-8, -14),
             ha="right",
         )
-        axes.set_yscale("log")
-        axes.set_xlabel("ε")
-        axes.set_ylabel("δ(ε), upper bound")
+        axes.set(yscale="log", xlabel="ε", ylabel="δ(ε), upper bound")
         return _svg(figure, "privacy profile")
 
 
@@ -334,8 +328,7 @@ def bounds_figure(measured: MeasuredExcess, along_epsilon: dict[str, Any], along
                 style = ":" if name.startswith("no method") else "-"
                 axes.plot(at, line, style, color=_COLOURS[number % len(_COLOURS)], linewidth=1.3, label=name)
             axes.plot(at, values, color=_INK, linewidth=2.6, marker="o", markersize=4, label="measured")
-            axes.set_yscale("log")
-            axes.set_xscale("log")
+            axes.set(xscale="log", yscale="log")
             axes.xaxis.set_minor_formatter(NullFormatter())
         _epsilon_axis(left, tuple(value for value in _ROUND if measured.epsilons[0] <= value <= measured.epsilons[-1]))
         right.set_xlabel(f"records, at ε = {measured.problem.epsilon:g}")
@@ -356,10 +349,7 @@ def ladder_figure(steps: Sequence[int], lines: dict[str, Any]) -> str:
             last = number == len(lines) - 1
             style = {"color": _INK, "linewidth": 2.6} if last else {"color": _COLOURS[number % len(_COLOURS)], "linewidth": 1.4}
             axes.plot(*zip(*at, strict=True), marker="o", markersize=3, label=name, **style)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_xlabel("steps")
-        axes.set_ylabel("ε")
+        axes.set(xscale="log", yscale="log", xlabel="steps", ylabel="ε")
         axes.legend(fontsize=8, frameon=False)
         return _svg(figure, "ε by each formula, over steps")
 
@@ -376,8 +366,7 @@ def budget_figure(each: Any, who: Sequence[str]) -> str:
             base = height
         axes.step(each.times, height, where="post", color=_INK, linewidth=1.2)
         axes.axhline(100, color=_INK, linestyle="--", linewidth=1)
-        axes.set_ylim(0, 105)
-        axes.set_ylabel("% of the budget")
+        axes.set(ylim=(0, 105), ylabel="% of the budget")
         locator = AutoDateLocator(maxticks=7)
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))

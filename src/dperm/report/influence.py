@@ -14,7 +14,7 @@ from dperm.data import Dataset
 from dperm.influence import LinearInfluence
 from dperm.objectives import Huber, LinearObjective, Logistic, Loss, Softmax, Squared
 from dperm.report.figures import influence_figure
-from dperm.report.page import environment, machine
+from dperm.report.page import rendered
 
 _INTERCEPT = 0.5  # of data_norm, as estimators have it
 
@@ -118,15 +118,11 @@ def _plain(target: Any) -> str:
 def influence_page(found: Influences, count: int = 20) -> str:
     """A self-contained page: the records that matter most, and a picture of all."""
     most = found.most(count)
-    return (
-        environment()
-        .get_template("influence.html")
-        .render(
-            found=found,
-            title=found.dataset.title or found.dataset.name,
-            most=most,
-            share=found.share_of(max(1, len(found.change) // 100)),
-            figure=influence_figure(found.change, found.losses, [record["row"] for record in most[:3]], found.rows, found.what),
-            machine=machine(),
-        )
+    return rendered(
+        "influence.html",
+        found=found,
+        title=found.dataset.title or found.dataset.name,
+        most=most,
+        share=found.share_of(max(1, len(found.change) // 100)),
+        figure=influence_figure(found.change, found.losses, [record["row"] for record in most[:3]], found.rows, found.what),
     )

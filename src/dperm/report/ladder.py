@@ -9,7 +9,7 @@ import numpy as np
 from dperm.privacy import Relation
 from dperm.privacy.accountants.closed_forms import Rung, ladder
 from dperm.report.figures import ladder_figure
-from dperm.report.page import environment, machine
+from dperm.report.page import rendered
 
 _POINTS = 7
 
@@ -19,17 +19,13 @@ def ladder_page(noise: float, rate: float, steps: int, delta: float, relation: R
     at = sorted({*(round(float(value)) for value in np.geomspace(1, steps, _POINTS)), steps})
     found = [list(rungs) if count == steps else ladder(noise, rate, count, delta, relation) for count in at]
     lines = {rung.name: [row[place].epsilon for row in found] for place, rung in enumerate(rungs)}
-    return (
-        environment()
-        .get_template("ladder.html")
-        .render(
-            noise=noise,
-            rate=rate,
-            steps=steps,
-            delta=delta,
-            rungs=rungs,
-            exact=rungs[-1].epsilon,
-            figure=ladder_figure(at, lines),
-            machine=machine(),
-        )
+    return rendered(
+        "ladder.html",
+        noise=noise,
+        rate=rate,
+        steps=steps,
+        delta=delta,
+        rungs=rungs,
+        exact=rungs[-1].epsilon,
+        figure=ladder_figure(at, lines),
     )

@@ -28,7 +28,7 @@ with needed("jinja2", "A page"):
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
 
-def environment() -> Environment:
+def _environment() -> Environment:
     """Where the pages' templates are."""
     environment = Environment(
         loader=PackageLoader("dperm.report", "templates"),
@@ -43,6 +43,11 @@ def environment() -> Environment:
     environment.filters["number"] = lambda value: f"{value:.4g}"
     environment.filters["percent"] = lambda value: f"{100 * value:.1f}"
     return environment
+
+
+def rendered(template: str, **values: Any) -> str:
+    """A page, with the machine that made it."""
+    return _environment().get_template(template).render(machine=machine(), **values)
 
 
 def _shown(value: Any) -> Any:
@@ -113,7 +118,7 @@ def _noise_rows(result: StudyResult) -> list[dict[str, Any]]:
 def comparison_page(results: Sequence[StudyResult], audits: Sequence[Sequence[tuple[str, Sequence[AuditResult]]]] = ()) -> str:
     """The report of `dperm compare`: one section a data set. For the data holder's eyes; it says which parts are private.
 
-    `audits` are those of each result's mechanisms, in the same order (`audit_study`).
+    `audits` are those of each result's mechanisms, in the same order (`jobs.comparing.attacked`).
     """
     sections = [
         {
@@ -138,11 +143,7 @@ def comparison_page(results: Sequence[StudyResult], audits: Sequence[Sequence[tu
     ]
     used = {cell.mechanism for result in results for cell in result.cells}
     rules = [candidate for key, candidate in CANDIDATES.items() if key in used]
-    return (
-        environment()
-        .get_template("comparison.html")
-        .render(sections=sections, rules=rules, machine=machine(), study=results[0].study)
-    )
+    return rendered("comparison.html", sections=sections, rules=rules, study=results[0].study)
 
 
 def _shown_certificate(result: StudyResult) -> Certificate | None:

@@ -10,7 +10,7 @@ from dperm._types import Array
 from dperm.privacy import Certificate, individual_epsilons
 from dperm.privacy.events import BoundedSquaresGaussian, leaves
 from dperm.report.figures import spending_figure
-from dperm.report.page import environment, machine
+from dperm.report.page import rendered
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,11 @@ class Spending:
 def spending_page(found: Spending, certificate: Certificate, title: str) -> str:
     """A self-contained page: the histogram of what records have spent."""
     epsilons = found.epsilons
-    return (
-        environment()
-        .get_template("spending.html")
-        .render(
-            found=found,
-            title=title,
-            certificate=certificate,
-            quantiles=[(share, float(np.quantile(epsilons, share))) for share in (0.1, 0.5, 0.9)] if len(epsilons) else [],
-            figure=spending_figure(epsilons, certificate.epsilon),
-            machine=machine(),
-        )
+    return rendered(
+        "spending.html",
+        found=found,
+        title=title,
+        certificate=certificate,
+        quantiles=[(share, float(np.quantile(epsilons, share))) for share in (0.1, 0.5, 0.9)] if len(epsilons) else [],
+        figure=spending_figure(epsilons, certificate.epsilon),
     )

@@ -53,14 +53,20 @@ def result_table(result: StudyResult, console: Console | None = None) -> None:
     console.print()
 
 
+def _table(columns: Sequence[str], texts: Sequence[str] = (), title: str = "") -> Table:
+    """An empty table, with `texts` to the left and numbers to the right."""
+    table = Table(title=_line(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in columns:
+        table.add_column(name, justify="left" if name in texts else "right")
+    return table
+
+
 def influence_table(found: Influences, count: int, console: Console | None = None) -> None:
     """Print the records that matter most."""
     console = console or Console()
     title = _line(found.dataset.title or found.dataset.name, style="bold")
     console.print(title.append_text(_line(f": change of {found.what} where a record leaves")))
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ("Row", "Change", "Target", "Loss"):
-        table.add_column(name, justify="left" if name == "Target" else "right")
+    table = _table(("Row", "Change", "Target", "Loss"), texts=("Target",))
     for record in found.most(count):
         told = (str(record["row"]), f"{record['change']:.4g}", record["target"], f"{record['loss']:.4g}")
         table.add_row(*map(_line, told))
@@ -72,9 +78,7 @@ def influence_table(found: Influences, count: int, console: Console | None = Non
 def level_table(rows: Sequence[Level], metric: str, console: Console | None = None) -> None:
     """Print what each ε buys, and what it leaves to an attacker."""
     console = console or Console()
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ("ε", metric.replace("_", " ").capitalize(), "80 % of trainings", "Attack finds", "Advantage"):
-        table.add_column(name, justify="right")
+    table = _table(("ε", metric.replace("_", " ").capitalize(), "80 % of trainings", "Attack finds", "Advantage"))
     for row in rows:
         cells = (
             f"{row.epsilon:.4g}",
@@ -91,14 +95,8 @@ def level_table(rows: Sequence[Level], metric: str, console: Console | None = No
 def bound_table(rows: Sequence[BoundRow], problem: Problem, console: Console | None = None) -> None:
     """Print bounds of excess risk, their slopes, and what those without a value need."""
     console = console or Console()
-    table = Table(
-        title=_line(f"{problem.size:,} records, {problem.dimension} parameters, ε = {problem.epsilon:g}, δ = {problem.delta:g}"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
-    for name in ("Bound", "Source", "Excess risk", "In n", "In ε"):
-        table.add_column(name, justify="left" if name in ("Bound", "Source") else "right")
+    title = f"{problem.size:,} records, {problem.dimension} parameters, ε = {problem.epsilon:g}, δ = {problem.delta:g}"
+    table = _table(("Bound", "Source", "Excess risk", "In n", "In ε"), ("Bound", "Source"), title)
     for row in rows:
         if row.value is None:
             continue
@@ -118,9 +116,7 @@ def bound_table(rows: Sequence[BoundRow], problem: Problem, console: Console | N
 def ladder_table(rungs: Sequence[Rung], title: str, console: Console | None = None) -> None:
     """Print ε by each formula, and how many times the exact one it is."""
     console = console or Console()
-    table = Table(title=_line(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ("Accounting", "Source", "ε", "÷ exact"):
-        table.add_column(name, justify="left" if name in ("Accounting", "Source") else "right")
+    table = _table(("Accounting", "Source", "ε", "÷ exact"), ("Accounting", "Source"), title)
     exact = rungs[-1].epsilon
     for rung in rungs:
         value = "" if rung.epsilon is None else f"{'' if rung.bound else '≈ '}{rung.epsilon:.4g}"

@@ -20,11 +20,11 @@ import pytest
 from pyarrow import feather, parquet
 from sklearn.datasets import dump_svmlight_file
 
-from dperm.cli.options import ARRAYS, TABLES
 from dperm.data import Column, DataError, Dataset, ReadTable, Schema, read_dataset, read_table, readers
 from dperm.data.columnar import ColumnarReader, StoredTable
 from dperm.data.file_reader import ArrayReader, FileReader, TableReader, all_readers, reader_of, readers_in
 from dperm.data.schema.schema_file import ENTRY_OPTIONS, TEXT_OPTIONS
+from dperm.jobs.options import ARRAYS, TABLES
 
 ROOT = Path(__file__).resolve().parents[3]
 MODULES = [module.name for module in pkgutil.iter_modules(readers.__path__)]
@@ -124,8 +124,8 @@ def test_every_reader_is_tried_here_and_named_in_the_help_of_commands() -> None:
     titles = {reader.title for reader in all_readers()}
     assert len(titles) == len(all_readers())
     assert set(WRITERS) == titles, "Add what writes a small file of a new kind to WRITERS, by its title."
-    assert set(TABLES) == {reader.title for reader in all_readers() if isinstance(reader, TableReader)}, "TABLES, cli/options.py"
-    assert set(ARRAYS) == {reader.title for reader in all_readers() if isinstance(reader, ArrayReader)}, "ARRAYS, cli/options.py"
+    assert set(TABLES) == {reader.title for reader in all_readers() if isinstance(reader, TableReader)}, "TABLES, jobs/options.py"
+    assert set(ARRAYS) == {reader.title for reader in all_readers() if isinstance(reader, ArrayReader)}, "ARRAYS, jobs/options.py"
 
 
 def test_every_reader_is_documented_and_alone_with_its_endings(reader: FileReader) -> None:

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
-
-from dperm.cli.files import certificate_at, event_at, reserved
-from dperm.cli.options import Delta, JsonFlag, Relation, stated_relation
+from dperm.cli.command_files import JsonFlag
+from dperm.cli.files import reserved
 from dperm.cli.printing import say, say_json
+from dperm.jobs import accounting
+from dperm.jobs.options import stated_relation
 
 
 @dataclass(frozen=True, kw_only=True)
-class AccountOptions:
-    noise: Annotated[float | None, typer.Option(help="Noise multiplier: standard deviation ÷ sensitivity.")] = None
-    rate: Annotated[float, typer.Option(help="Poisson sampling rate.")] = 1.0
-    steps: Annotated[int, typer.Option(help="Number of steps.")] = 1
-    delta: Delta = 1e-5
-    relation: Relation = "add_or_remove_one"
-    event: Annotated[Path | None, typer.Option(help="A JSON event or certificate to account for instead.")] = None
-    log: Annotated[bool, typer.Option("--log", help="Compose everything in the spend log instead.")] = False
-    label: Annotated[str | None, typer.Option(help="With --log: only charges with this label.")] = None
-    compare: Annotated[bool, typer.Option("--compare", help="With --noise: ε by other formulas, too.")] = False
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="With --compare: page to draw them on.")] = None
+class AccountOptions(accounting.AccountingOptions):
+    log: Annotated[bool, "Compose everything in the spend log instead."] = False
+    label: Annotated[str | None, "With --log: only charges with this label."] = None
+    compare: Annotated[bool, "With --noise: ε by other formulas, too."] = False
+    output: Annotated[Path | None, "With --compare: page to draw them on."] = None
     as_json: JsonFlag = False
 
 
@@ -38,11 +32,7 @@ def account(asked: AccountOptions) -> None:
       dperm account --noise 4 --rate 0.01 --steps 1000 --compare -o ladder.html
       dperm account --log
     """
-    from dperm import _validate as check
     from dperm._rounding import upward
-    from dperm.privacy import Gaussian, PoissonSampled, SelfComposed
-    from dperm.privacy.accountants.accounting import best_epsilon
-    from dperm.privacy.events import relation_of
 
     if (asked.event is not None) + (asked.noise is not None) + asked.log != 1:
         raise ValueError("Expected one of --noise, --event and --log.")
@@ -50,109 +40,70 @@ def account(asked: AccountOptions) -> None:
         raise ValueError("Expected --noise with --compare: formulas are for Gaussian noise on Poisson samples.")
     if asked.output is not None and not asked.compare:
         raise ValueError("Expected --compare with --output.")
-    if asked.log:
-        _account_log(asked.delta, asked.label, asked.as_json)
+    if asked.log or asked.compare:
+        (_tell_log if asked.log else _compare)(asked)
         return
     if asked.label is not None:
         raise ValueError("Expected --log with --label: only charges have labels.")
-    if asked.noise is not None:
-        check.positive("--noise", asked.noise)
-        check.fraction("--rate", asked.rate, one=True)
-        check.integer("--steps", asked.steps)
-    if asked.compare:
-        _compare(asked.noise or 0.0, asked.rate, asked.steps, asked.delta, asked.relation, asked.output, asked.as_json)
-        return
-    if asked.event is not None:
-        certificate = certificate_at(asked.event)
-        if certificate is not None and certificate.epsilon is None:
-            shown = {"epsilon": None, "claim": certificate.claim, "delta": asked.delta, "relation": certificate.relation}
-            if asked.as_json:
-                say_json(json.dumps(shown))
-            else:
-                say(f"No ε: claimed, not certified. {certificate.claim}")
-            return
-        mechanism = event_at(asked.event) if certificate is None else certificate.event
-    else:
-        mechanism = SelfComposed(
-            PoissonSampled(asked.rate, Gaussian(asked.noise or 0.0, stated_relation(asked.relation))), asked.steps
-        )
-    value, accountant = best_epsilon(mechanism, asked.delta)
+    found = accounting.account(asked)
     if asked.as_json:
-        shown = value if value < float("inf") else None
-        say_json(
-            json.dumps({"epsilon": shown, "delta": asked.delta, "accountant": accountant, "relation": relation_of(mechanism)})
-        )
+        value = None if found.epsilon == float("inf") else found.epsilon
+        what = {"accountant": found.accountant} if found.epsilon is not None else {"claim": found.claim}
+        say_json({"epsilon": value, "delta": asked.delta, **what, "relation": found.relation})
+    elif found.epsilon is None:
+        say(f"No ε: claimed, not certified. {found.claim}")
     else:
-        say(f"ε = {upward(value, 6)} at δ = {asked.delta:g} ({accountant}, {relation_of(mechanism)})")
+        say(f"ε = {upward(found.epsilon, 6)} at δ = {asked.delta:g} ({found.accountant}, {found.relation})")
 
 
-def _compare(noise: float, rate: float, steps: int, delta: float, relation: str, output: Path | None, as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from dperm.privacy.accountants.closed_forms import ladder
+def _compare(asked: AccountOptions) -> None:
     from dperm.report.summary import ladder_table
 
-    page = None if output is None else reserved(output)
-    rungs = ladder(noise, rate, steps, delta, stated_relation(relation))
-    if as_json:
-        say_json(json.dumps({"delta": delta, "rungs": [asdict(rung) for rung in rungs]}))
+    page = None if asked.output is None else reserved(asked.output)
+    rungs, noise, delta = asked.rungs, asked.noise or 0.0, asked.delta
+    if asked.as_json:
+        say_json({"delta": delta, "rungs": [asdict(rung) for rung in rungs]})
     else:
-        plan = f"{steps:,} releases of noise {noise:g}" + (f", each on a sample at rate {rate:g}" if rate < 1 else "")
+        plan = f"{asked.steps:,} releases of noise {noise:g}"
+        plan += f", each on a sample at rate {asked.rate:g}" if asked.rate < 1 else ""
         ladder_table(rungs, f"{plan}: ε at δ = {delta:g}")
     if page is not None:
         from dperm.report.ladder import ladder_page
 
-        page.write(ladder_page(noise, rate, steps, delta, stated_relation(relation), rungs))
-        if not as_json:
-            say(f"Page written to {output}.")
+        page.write(ladder_page(noise, asked.rate, asked.steps, delta, stated_relation(asked.relation), rungs))
+        if not asked.as_json:
+            say(f"Page written to {asked.output}.")
 
 
-def _kind(relation: Any, persons: bool) -> str:
-    return f"{relation}, of persons" if persons else str(relation)
-
-
-def _account_log(delta: float, label: str | None, as_json: bool) -> None:
+def _tell_log(asked: AccountOptions) -> None:
     from dperm._rounding import upward
-    from dperm.privacy import ApproximateDP, Composed, epsilon
-    from dperm.privacy.events import leaves, relation_of
     from dperm.release import SpendLog
 
-    log = SpendLog.current()
-    charges = log.charges(label)
-    totals = {
-        (relation, persons): value
-        for persons in (False, True)
-        for relation, value in log.total(delta, label, persons=persons).items()
-    }
-    if as_json:
-        shown = {_kind(*key): value if value < float("inf") else None for key, value in totals.items()}
-        say_json(json.dumps({"log": str(log.where), "charges": len(charges), "delta": delta, "epsilon": shown}))
+    log, delta, label = SpendLog.current(), asked.delta, asked.label
+    charges, found = log.charges(label), accounting.totals(log, delta, label)
+    if asked.as_json:
+        shown = {str(total): total.epsilon if total.epsilon < float("inf") else None for total in found}
+        say_json({"log": str(log.where), "charges": len(charges), "delta": delta, "epsilon": shown})
         return
     say(f"{log.where}: {len(charges)} charges" + (f" labelled {label!r}" if label else ""))
-    labels: dict[str, int] = {}
-    for charge in charges:
-        labels[charge.label] = labels.get(charge.label, 0) + 1
-    for name, count in sorted(labels.items()):
+    for name, count in sorted(Counter(charge.label for charge in charges).items()):
         say(f"  {count:6d}  {name or '(no label)'}")
     if exposed := sum(not charge.private for charge in charges):
         say(f"{exposed} of them had a fixed seed and were not private at all; below they count as if their noise had been fresh.")
-    for (relation, persons), value in totals.items():
-        mine = [charge for charge in charges if relation_of(charge.event) is relation and charge.persons == persons]
-        certified = [charge.event for charge in mine if charge.certified]
-        spent = sum(
-            leaf.delta * count for event in certified for leaf, count in leaves(event).items() if isinstance(leaf, ApproximateDP)
-        )
-        if len(certified) < len(mine):
-            rest = f": ε = {upward(epsilon(Composed(tuple(certified)), delta), 6)} at δ = {delta:g}" if certified else ""
+    for total in found:
+        if total.certified < total.charges:
+            others = total.certified_epsilon
+            rest = "" if others is None else f": ε = {upward(others, 6)} at δ = {delta:g}"
             say(
-                f"{len(mine) - len(certified)} of the {len(mine)} charged under {_kind(relation, persons)} are only claimed and "
-                f"have no ε; the {len(certified)} others, as if on the same records{rest}"
+                f"{total.charges - total.certified} of the {total.charges} charged under {total} are only claimed and have no ε; "
+                f"the {total.certified} others, as if on the same records{rest}"
             )
             continue
-        which = f"The {len(mine)} charged under {_kind(relation, persons)}, as if on the same records"
-        if value < float("inf"):
-            say(f"{which}: ε = {upward(value, 6)} at δ = {delta:g}")
-        elif spent >= delta:
-            say(f"{which}: no finite ε at δ = {delta:g}: their promises alone spend δ = {spent:g}; ask with a larger --delta.")
+        which = f"The {total.charges} charged under {total}, as if on the same records"
+        if total.epsilon < float("inf"):
+            say(f"{which}: ε = {upward(total.epsilon, 6)} at δ = {delta:g}")
+        elif total.promised >= delta:
+            spent = f"their promises alone spend δ = {total.promised:g}; ask with a larger --delta."
+            say(f"{which}: no finite ε at δ = {delta:g}: {spent}")
         else:
             say(f"{which}: no finite ε at δ = {delta:g}: at least one of them protects next to nothing.")

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dperm.cli.files import refuse_same, reserved
-from dperm.cli.options import SOURCE, Delta, JsonFlag, Relation
+from dperm.cli.command_files import JsonFlag
+from dperm.cli.files import reserved
 from dperm.cli.printing import say, say_json
-from dperm.cli.tables import dataset_of
+from dperm.jobs.files import dataset_of, refuse_same
+from dperm.jobs.options import SOURCE, Delta, Relation
 
 if TYPE_CHECKING:
     from dperm.utility import Problem
+
+_STATED = ("size", "dimension", "lipschitz", "smoothness", "strong_convexity", "radius")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,23 +25,23 @@ class BoundsOptions:
     source: Annotated[
         str | None, typer.Argument(help=f"Records of two classes to measure on: {SOURCE}; none: the bounds alone.")
     ] = None
-    target: Annotated[str | None, typer.Option(help="Target column.")] = None
-    schema: Annotated[Path | None, typer.Option(help="Public schema of the table (see `dperm data propose`).")] = None
-    epsilon: Annotated[float, typer.Option(help="The ε at which bounds are evaluated.")] = 1.0
+    target: Annotated[str | None, "Target column."] = None
+    schema: Annotated[Path | None, "Public schema of the table (see `dperm data propose`)."] = None
+    epsilon: Annotated[float, "The ε at which bounds are evaluated."] = 1.0
     delta: Delta = 1e-5
-    size: Annotated[int | None, typer.Option(help="Without a data set: the number of records.")] = None
-    dimension: Annotated[int | None, typer.Option(help="Without a data set: the number of parameters.")] = None
-    lipschitz: Annotated[float | None, typer.Option(help="Bound on a record's gradient, G.")] = None
-    smoothness: Annotated[float | None, typer.Option(help="Bound on the mean loss's curvature, L.")] = None
-    strong_convexity: Annotated[float | None, typer.Option(help="μ of the mean loss.")] = None
-    radius: Annotated[float | None, typer.Option(help="Bound on the length of the parameters, R.")] = None
-    penalty: Annotated[float, typer.Option(help="With a data set: λ of the penalty (λ/2)‖θ‖² on the mean loss.")] = 1e-3
-    low: Annotated[float, typer.Option(help="With a data set: the least ε that is measured.")] = 0.1
-    draws: Annotated[int, typer.Option(help="Draws of the noise that are averaged over.")] = 20
-    seed: Annotated[int | None, typer.Option(help="Of the noise and the sub-samples, to see the same again.")] = None
+    size: Annotated[int | None, "Without a data set: the number of records."] = None
+    dimension: Annotated[int | None, "Without a data set: the number of parameters."] = None
+    lipschitz: Annotated[float | None, "Bound on a record's gradient, G."] = None
+    smoothness: Annotated[float | None, "Bound on the mean loss's curvature, L."] = None
+    strong_convexity: Annotated[float | None, "μ of the mean loss."] = None
+    radius: Annotated[float | None, "Bound on the length of the parameters, R."] = None
+    penalty: Annotated[float, "With a data set: λ of the penalty (λ/2)‖θ‖² on the mean loss."] = 1e-3
+    low: Annotated[float, "With a data set: the least ε that is measured."] = 0.1
+    draws: Annotated[int, "Draws of the noise that are averaged over."] = 20
+    seed: Annotated[int | None, "Of the noise and the sub-samples, to see the same again."] = None
     relation: Relation = "add_or_remove_one"
-    data_norm: Annotated[float, typer.Option(help="Public bound on a row's L2 norm; longer rows are scaled down.")] = 1.0
-    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path("bounds.html")
+    data_norm: Annotated[float, "Public bound on a row's L2 norm; longer rows are scaled down."] = 1.0
+    output: Annotated[Path, "Page to write."] = Path("bounds.html")
     as_json: JsonFlag = False
 
 
@@ -61,7 +63,7 @@ def bounds(asked: BoundsOptions) -> None:
             {"name": row.bound.name, "source": row.bound.source, "value": row.value, "constants": row.bound.exact} for row in rows
         ]
         shown = {"for_data_holder_only": asked.source is not None, "problem": asdict(problem), "bounds": told}
-        say_json(json.dumps({**shown, "measured_slopes": slopes}))
+        say_json({**shown, "measured_slopes": slopes})
         return
     bound_table(rows, problem)
     if slopes is not None:
@@ -74,24 +76,14 @@ def _stated(asked: BoundsOptions) -> Problem:
 
     if asked.size is None or asked.dimension is None:
         raise ValueError("Expected a data set to measure on, or --size and --dimension.")
-    return Stated(
-        size=asked.size,
-        dimension=asked.dimension,
-        epsilon=asked.epsilon,
-        delta=asked.delta,
-        lipschitz=asked.lipschitz,
-        smoothness=asked.smoothness,
-        strong_convexity=asked.strong_convexity,
-        radius=asked.radius,
-    )
+    return Stated(epsilon=asked.epsilon, delta=asked.delta, **{name: getattr(asked, name) for name in _STATED})
 
 
 def _measured(asked: BoundsOptions, source: str) -> tuple[Problem, tuple[float, float]]:
     """The problem that a data set is, and the slopes that were measured on it; draws the page."""
     from dperm.report.bounds import bounds_page, measured_on
 
-    names = ("size", "dimension", "lipschitz", "smoothness", "strong_convexity", "radius")
-    if both := [f"--{name.replace('_', '-')}" for name in names if getattr(asked, name) is not None]:
+    if both := [f"--{name.replace('_', '-')}" for name in _STATED if getattr(asked, name) is not None]:
         raise ValueError(f"Expected no {' and '.join(both)} beside a data set, whose own are measured; --penalty sets λ.")
     refuse_same(source, asked.schema, asked.output)
     page = reserved(asked.output, private=True)

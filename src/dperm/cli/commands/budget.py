@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dperm.cli.files import certificate_at, event_of, json_table, read, reserved, search_of
-from dperm.cli.options import Delta, JsonFlag, Relation, stated_relation
+from dperm.cli.command_files import JsonFlag
+from dperm.cli.files import reserved
 from dperm.cli.printing import say, say_json, warn
+from dperm.jobs.budgeting import BudgetingOptions, create_budget, head_at, write_head
 
 if TYPE_CHECKING:
-    from dperm.privacy.events import Event
-    from dperm.release.ledger import Account, Rule
-
-Filter = Literal["renyi", "gdp"]
+    from dperm.release.ledger import Account
 
 
 def init() -> None:
@@ -41,33 +38,13 @@ def init() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CreateOptions:
+class CreateOptions(BudgetingOptions):
     label: Annotated[str, typer.Argument(help="The data set's name, as certificates and charges have it.")]
-    epsilon: Annotated[float, typer.Option(help="ε for all releases together.")]
-    delta: Delta = 1e-6
-    relation: Relation = "add_or_remove_one"
     persons: Annotated[
         bool | None,
         typer.Option("--persons/--records", help="It protects persons with all their rows, or records [default: records]."),
     ] = None
-    owner: Annotated[str | None, typer.Option(help="Whom to ask when it is spent.")] = None
-    expires: Annotated[str | None, typer.Option(help='The last day, 2027-12-31; "" for none.')] = None
-    alert: Annotated[
-        float | None, typer.Option(help="Share of the budget at which the charge that reaches it warns [default: 0.8].")
-    ] = None
-    rule: Annotated[Filter | None, typer.Option("--filter", help="How releases add up [default: renyi].")] = None
-    order: Annotated[float | None, typer.Option(help="Of the Rényi filter [default: the one that suits Gaussian noise].")] = None
-    mass: Annotated[float | None, typer.Option(help="Part of δ for releases that set some aside [default: half].")] = None
-    plan: Annotated[
-        list[Path] | None,
-        typer.Option(help="Releases that are planned, and no others: a model, an event, or a list. Repeatable."),
-    ] = None
-    sign_key: Annotated[
-        Path | None, typer.Option(help="Private key that signs it (see `dperm keygen`): only its owner can change it later.")
-    ] = None
-    owner_key: Annotated[
-        Path | None, typer.Option(help="Public key whose owner can change it later [default: the one that signs].")
-    ] = None
+    rule: Annotated[Literal["renyi", "gdp"] | None, typer.Option("--filter", help="How releases add up [default: renyi].")] = None
 
 
 def create(asked: CreateOptions) -> None:
@@ -82,83 +59,11 @@ def create(asked: CreateOptions) -> None:
       dperm budget create stays --epsilon 2 --plan releases.json
       dperm budget create stays --epsilon 4 --sign-key owner.pem
     """
-    from dperm.privacy.certificates.signing import SigningKey, public_key
-    from dperm.release import SpendLog
-    from dperm.release.ledger import Budget
-
-    made = _rule(
-        asked.epsilon,
-        asked.delta,
-        asked.rule,
-        asked.plan,
-        {"relation": stated_relation(asked.relation), "order": asked.order, "mass": asked.mass},
-    )
-    stated = {"persons": asked.persons, "owner": asked.owner, "expires": asked.expires, "alert": asked.alert}
-    given: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
-    key = None if asked.sign_key is None else SigningKey(asked.sign_key)
-    owner_of = "" if asked.owner_key is None else public_key(asked.owner_key)
-    log = SpendLog.current()
-    before = log.account(asked.label)
-    budget = Budget(asked.label, made, **given) if before is None else replace(before.budget, rule=made, **given)
-    account = log.create_budget(budget, key=key, owner_key=owner_of)
+    account = create_budget(asked)
     _say(account)
     if account.spent:
         say("It was charged before. That counts; but what was released must be no reason for this budget's rule and size.")
     say("The same records under another name are not counted: whoever names data sets answers for that.")
-
-
-def _rule(epsilon: float, delta: float, name: Filter | None, plan: list[Path] | None, settings: dict[str, Any]) -> Rule:
-    from dperm.release.ledger import GdpFilter, Plan, RenyiFilter
-
-    stated = {setting: value for setting, value in settings.items() if value is not None}
-    if plan and ("mass" in stated or "order" in stated or name is not None):
-        raise ValueError("Expected no --filter, --mass and --order with --plan: planned releases are composed exactly.")
-    if plan:
-        return Plan.of(epsilon, delta, [release for path in plan for release in _releases(path)], **stated)
-    if name != "gdp":
-        return RenyiFilter.of(epsilon, delta, **stated)
-    if "order" in stated:
-        raise ValueError("Expected no --order with --filter gdp.")
-    return GdpFilter.of(epsilon, delta, **stated)
-
-
-def _releases(path: Path) -> list[tuple[Event, Any]]:
-    """Planned by a file: the event of a model or certificate, an event, or a list of tables of "event" and "times"."""
-    try:
-        found = _planned(path)
-        if isinstance(found, dict) and (certificate := certificate_at(path)) is not None:
-            return [(event, 1) for event in _charged_apart(certificate.event, search_of(found.get("extra") or {}))]
-        tables = found if isinstance(found, list) else [{"event": found}]
-        if unknown := sorted({name for table in tables for name in table} - {"event", "times"}):
-            raise ValueError(f"unknown: {unknown}")
-        return [(event_of(table["event"]), table.get("times", 1)) for table in tables]
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f'Expected {path} to be a model, a certificate, an event, or a list such as [{{"times": 12, "event": …}}] ({error}).'
-        ) from None
-
-
-def _planned(path: Path) -> Any:
-    """The value that a file of planned releases holds, read within limits unless it is a model: models hold texts of any kind,
-    and as many numbers as they have."""
-    from dperm._json import bounded_value
-
-    text = read(path)
-    try:
-        return bounded_value(text)
-    except ValueError:
-        if '"certificate"' in text and "certificate" in (model := json_table(path)):
-            return model
-        raise
-
-
-def _charged_apart(event: Event, search: Event | None) -> list[Event]:
-    """Of a model by a schema that was found privately the search and the training, which are two charges; else the event."""
-    from dperm.privacy.events import Composed
-
-    if not isinstance(event, Composed) or event.events[0] != search:
-        return [event]
-    return [event.events[0], Composed(event.events[1:])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +89,7 @@ def show(asked: ShowOptions) -> None:
         from dperm.report.budgets import Spending
 
         told = [{**each.to_dict(), "by": Spending.of(log, each).shares} for each in found]
-        say_json(json.dumps({"log": log.where, "budgets": told}))
+        say_json({"log": log.where, "budgets": told})
         return
     say(f"{log.where}: {len(found)} budget{'s' if len(found) != 1 else ''}.")
     for account in found:
@@ -193,7 +98,7 @@ def show(asked: ShowOptions) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryOptions(ShowOptions):
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Page that draws what was spent over time.")] = None
+    output: Annotated[Path | None, "Page that draws what was spent over time."] = None
 
 
 def history(asked: HistoryOptions) -> None:
@@ -214,7 +119,7 @@ def history(asked: HistoryOptions) -> None:
         page.write(budgets_page(SpendLog.current(), None if asked.label is None else [asked.label]))
     log = SpendLog.current()
     if asked.as_json:
-        say_json(json.dumps(log.history(asked.label)))
+        say_json(log.history(asked.label))
         return
     for entry in log.entries(asked.label, ("charge", "budget", "refusal", "time")):
         with damaged(entry["number"], entry):
@@ -258,8 +163,8 @@ def import_(asked: ImportOptions) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadOptions:
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("head.json")
-    sign_key: Annotated[Path | None, typer.Option(help="Private key that signs it (see `dperm keygen`).")] = None
+    output: Annotated[Path, "File to write."] = Path("head.json")
+    sign_key: Annotated[Path | None, "Private key that signs it (see `dperm keygen`)."] = None
 
 
 def head(asked: HeadOptions) -> None:
@@ -270,25 +175,15 @@ def head(asked: HeadOptions) -> None:
     Example:
       dperm budget head -o head.json
     """
-    from dperm.privacy.certificates.signing import digest_of, sign
-    from dperm.release import SpendLog
-
-    file = reserved(asked.output)
-    log = SpendLog.current()
-    found = log.head()
-    log.verify(found)
-    signature = {} if asked.sign_key is None else {"signature": sign(digest_of(found), asked.sign_key)}
-    file.write(json.dumps({**found, **signature}, indent=2))
+    found = write_head(asked.output, asked.sign_key)
     say(f"{found['count']:,} entries until {found['time'] or 'now'}; head written to {asked.output}.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyOptions:
     earlier: Annotated[Path | None, typer.Argument(help="A head that was written before.")] = None
-    verify_key: Annotated[Path | None, typer.Option(help="Public key that must have signed the head.")] = None
-    remember: Annotated[
-        bool, typer.Option("--remember", help="Take the log as it is now: it was restored or replaced by somebody who may.")
-    ] = False
+    verify_key: Annotated[Path | None, "Public key that must have signed the head."] = None
+    remember: Annotated[bool, "Take the log as it is now: it was restored or replaced by somebody who may."] = False
 
 
 def verify(asked: VerifyOptions) -> None:
@@ -300,18 +195,12 @@ def verify(asked: VerifyOptions) -> None:
       dperm budget verify
       dperm budget verify head.json --verify-key owner.pem.pub
     """
-    from dperm.privacy.certificates.signing import check_signature, digest_of
     from dperm.release import SpendLog
     from dperm.release.ledger.log import NOT_REMEMBERED
 
-    stated = None if asked.earlier is None else json_table(asked.earlier)
-    if stated is not None and not {"count", "chain"} <= set(stated):
-        raise ValueError(f"Expected {asked.earlier} to be a head, as `dperm budget head` writes it.")
-    if asked.verify_key is not None:
-        if stated is None or "signature" not in stated:
-            raise ValueError("Expected a signed head with --verify-key.")
-        body = {name: value for name, value in stated.items() if name != "signature"}
-        check_signature(digest_of(body), str(stated["signature"]), asked.verify_key)
+    if asked.earlier is None and asked.verify_key is not None:
+        raise ValueError("Expected a signed head with --verify-key.")
+    stated = None if asked.earlier is None else head_at(asked.earlier, asked.verify_key)
     log = SpendLog.current()
     was_remembered = log.is_remembered
     say(f"{log.where}: all {log.verify(stated, remember_it=asked.remember):,} entries are as they were written.")
@@ -323,9 +212,7 @@ def verify(asked: VerifyOptions) -> None:
 class CorrectTimeOptions:
     sign_key: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="Private key of the owner of budgets that expire; once for each owner. Budgets without a key need none."
-        ),
+        "Private key of the owner of budgets that expire; once for each owner. Budgets without a key need none.",
     ] = None
 
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import typer
-
-from dperm.cli.options import BudgetOptions, JsonFlag, Relation, stated_relation
+from dperm.cli.command_files import JsonFlag
 from dperm.cli.printing import say, say_json
+from dperm.jobs.options import BudgetOptions, Relation, stated_relation
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateOptions(BudgetOptions):
-    epsilon: Annotated[float | None, typer.Option(help="Target ε.")] = None
-    rate: Annotated[float, typer.Option(help="Poisson sampling rate.")] = 1.0
-    steps: Annotated[int | None, typer.Option(help="Number of steps [default: 1].")] = None
-    noise: Annotated[float | None, typer.Option(help="Fix the noise multiplier and find the largest number of steps.")] = None
+    epsilon: Annotated[float | None, "Target ε."] = None
+    rate: Annotated[float, "Poisson sampling rate."] = 1.0
+    steps: Annotated[int | None, "Number of steps [default: 1]."] = None
+    noise: Annotated[float | None, "Fix the noise multiplier and find the largest number of steps."] = None
     relation: Relation = "add_or_remove_one"
     as_json: JsonFlag = False
 
@@ -60,7 +58,7 @@ def calibrate(asked: CalibrateOptions) -> None:
     risk = budget if isinstance(budget, Risk) else None
     if asked.as_json:
         stated = {"epsilon": value, "delta": asked.delta, "accountant": accountant}
-        say_json(json.dumps({**settings, **stated, **({"risk": risk.to_dict()} if risk else {})}))
+        say_json({**settings, **stated, **({"risk": risk.to_dict()} if risk else {})})
     else:
         if risk is not None:
             say(f"Keeps {risk}, whoever the attacker is and whatever it knows of others.")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dperm.cli.files import refuse_same, reserved
-from dperm.cli.options import Delta, JsonFlag, Relation, Source
+from dperm.cli.command_files import JsonFlag, Source
+from dperm.cli.files import reserved
 from dperm.cli.printing import say, say_json, say_lines, warn
-from dperm.cli.tables import dataset_of
+from dperm.jobs.files import dataset_of, refuse_same
+from dperm.jobs.models import KINDS
+from dperm.jobs.options import Delta, Relation
 
 if TYPE_CHECKING:
     from dperm._files import Reserved
@@ -22,22 +23,22 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class ChooseEpsilonOptions:
     source: Source
-    target: Annotated[str | None, typer.Option(help="Target column.")] = None
-    schema: Annotated[Path | None, typer.Option(help="Public schema of the table (see `dperm data propose`).")] = None
-    accuracy: Annotated[float | None, typer.Option(help="The accuracy on held-out records that is wanted.")] = None
-    auc: Annotated[float | None, typer.Option(help="Or the area under the curve.")] = None
-    loss: Annotated[float | None, typer.Option(help="Or the mean loss.")] = None
-    model: Annotated[str, typer.Option(help="logistic or svm.")] = "logistic"
-    low: Annotated[float, typer.Option(help="The least ε that is looked at.")] = 0.1
-    high: Annotated[float, typer.Option(help="The largest.")] = 10.0
+    target: Annotated[str | None, "Target column."] = None
+    schema: Annotated[Path | None, "Public schema of the table (see `dperm data propose`)."] = None
+    accuracy: Annotated[float | None, "The accuracy on held-out records that is wanted."] = None
+    auc: Annotated[float | None, "Or the area under the curve."] = None
+    loss: Annotated[float | None, "Or the mean loss."] = None
+    model: Annotated[str, "logistic or svm."] = "logistic"
+    low: Annotated[float, "The least ε that is looked at."] = 0.1
+    high: Annotated[float, "The largest."] = 10.0
     delta: Delta = 1e-5
-    draws: Annotated[int, typer.Option(help="Draws of the noise that are averaged over.")] = 20
-    held_out: Annotated[float, typer.Option(help="Share of the records that is held out to measure on.")] = 0.2
-    tolerance: Annotated[float | None, typer.Option(help="Relative error of mean losses along ε that will do.")] = None
-    seed: Annotated[int | None, typer.Option(help="Of the split and the noise, to see the same again.")] = None
+    draws: Annotated[int, "Draws of the noise that are averaged over."] = 20
+    held_out: Annotated[float, "Share of the records that is held out to measure on."] = 0.2
+    tolerance: Annotated[float | None, "Relative error of mean losses along ε that will do."] = None
+    seed: Annotated[int | None, "Of the split and the noise, to see the same again."] = None
     relation: Relation = "add_or_remove_one"
-    data_norm: Annotated[float, typer.Option(help="Public bound on a row's L2 norm; longer rows are scaled down.")] = 1.0
-    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path("epsilon.html")
+    data_norm: Annotated[float, "Public bound on a row's L2 norm; longer rows are scaled down."] = 1.0
+    output: Annotated[Path, "Page to write."] = Path("epsilon.html")
     as_json: JsonFlag = False
 
 
@@ -54,16 +55,8 @@ def choose_epsilon(asked: ChooseEpsilonOptions) -> None:
     from dperm.report.summary import level_table
 
     metric, value, page, dataset, estimator = _prepared(asked)
-    curve = estimator.epsilon_path(
-        dataset.features,
-        dataset.targets,
-        low=asked.low,
-        high=asked.high,
-        draws=asked.draws,
-        held_out=asked.held_out,
-        random_state=asked.seed,
-        tolerance=asked.tolerance,
-    )
+    along = {name: getattr(asked, name) for name in ("low", "high", "draws", "held_out", "tolerance")}
+    curve = estimator.epsilon_path(dataset.features, dataset.targets, random_state=asked.seed, **along)
     outcome: Any = None
     if value is not None:
         try:
@@ -80,7 +73,7 @@ def choose_epsilon(asked: ChooseEpsilonOptions) -> None:
         stated |= {"epsilon": None if chosen is None else chosen.epsilon, "delta": asked.delta, "held_out_records": measured}
         stated |= {"draws": asked.draws, "reason": outcome if missed else None}
         stated["method"] = None if chosen is None else repr(chosen.method)
-        say_json(json.dumps({**stated, "levels": [asdict(row) for row in rows]}))
+        say_json({**stated, "levels": [asdict(row) for row in rows]})
     else:
         level_table(rows, metric)
         if chosen is not None:
@@ -97,10 +90,8 @@ def choose_epsilon(asked: ChooseEpsilonOptions) -> None:
 def _prepared(asked: ChooseEpsilonOptions) -> tuple[Any, float | None, Reserved, Dataset, Any]:
     """The metric and its target, the page's file, the data and the estimator. ValueError for what cannot be measured."""
     from dperm._validate import choice
-    from dperm.estimators import DPLinearSVC, DPLogisticRegression
 
-    kinds = {"logistic": DPLogisticRegression, "svm": DPLinearSVC}
-    choice("--model", asked.model, kinds)
+    kind = KINDS[choice("--model", asked.model, ("logistic", "svm"))]
     wanted = [(name, value) for name in ("accuracy", "auc", "loss") if (value := getattr(asked, name)) is not None]
     if len(wanted) > 1:
         raise ValueError(f"Expected one target, got {' and '.join('--' + name for name, _ in wanted)}.")
@@ -110,9 +101,8 @@ def _prepared(asked: ChooseEpsilonOptions) -> tuple[Any, float | None, Reserved,
     dataset.refuse_persons("the choice of ε")
     if not dataset.classes:
         raise ValueError("Expected labels as target, got numbers: ε is chosen for classifiers.")
-    estimator = kinds[asked.model](
-        delta=asked.delta, relation=asked.relation, data_norm=asked.data_norm, classes=list(dataset.classes)
-    )
+    settings = {name: getattr(asked, name) for name in ("delta", "relation", "data_norm")}
+    estimator = kind.make(**settings, classes=list(dataset.classes))
     for name, value in (("--accuracy", asked.accuracy), ("--auc", asked.auc)):
         if value is not None and not 0 < value < 1:
             raise ValueError(f"Expected {name} between 0 and 1, got {value:g}.")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dperm.cli.files import keep, refuse_same, reserved, told_kept, uninterrupted
-from dperm.cli.options import TABLES, Delta, JsonFlag, Relation, Source
-from dperm.cli.printing import progress, say, say_json
-from dperm.cli.tables import dataset_of, told, told_to_holder
+from dperm.cli.command_files import JsonFlag, Source
+from dperm.cli.files import reserved, told, told_kept, told_to_holder
+from dperm.cli.printing import printed_instead, progress, say, say_json
+from dperm.jobs.files import dataset_of, keep, refuse_same, uninterrupted
+from dperm.jobs.options import TABLES, Delta, Relation
 
 if TYPE_CHECKING:
     from dperm.data import Schema
@@ -38,7 +38,7 @@ def list_(asked: ListOptions) -> None:
 
     rows = [(name, data.schema_of(name)) for name in data.named()]
     if asked.as_json:
-        say_json(json.dumps([{"name": name, "title": schema.title, "dimension": schema.dimension} for name, schema in rows]))
+        say_json([{"name": name, "title": schema.title, "dimension": schema.dimension} for name, schema in rows])
         return
     for name, schema in rows:
         say(f"{name:24s} {schema.dimension:4d} features, {len(schema.classes):2d} classes   {schema.title}")
@@ -68,25 +68,23 @@ class ProposeOptions:
     source: Annotated[
         Path, typer.Argument(help=f"A table: a file ({', '.join(TABLES)}), or with --epsilon a folder of Parquet files.")
     ]
-    target: Annotated[str, typer.Option(help="Target column.")]
-    epsilon: Annotated[
-        float | None, typer.Option(help="Find it privately, within this ε, and charge that: no looking at the data otherwise.")
-    ] = None
+    target: Annotated[str, "Target column."]
+    epsilon: Annotated[float | None, "Find it privately, within this ε, and charge that: no looking at the data otherwise."] = (
+        None
+    )
     delta: Delta = 1e-5
-    unit: Annotated[str, typer.Option(help="The column that tells persons apart, where one may have several rows.")] = ""
-    classes: Annotated[str | None, typer.Option(help="With --epsilon: all labels, if they are public (a,b,c).")] = None
+    unit: Annotated[str, "The column that tells persons apart, where one may have several rows."] = ""
+    classes: Annotated[str | None, "With --epsilon: all labels, if they are public (a,b,c)."] = None
     relation: Relation = "add_or_remove_one"
-    separator: Annotated[str | None, typer.Option(help="Of a text [default: found out]. It goes into the schema.")] = None
-    encoding: Annotated[str | None, typer.Option(help="Of a text: utf-8, cp1252 … [default: found out].")] = None
-    decimal: Annotated[str | None, typer.Option(help="Of its numbers: . or , [default: found out].")] = None
-    skip_lines: Annotated[int | None, typer.Option(help="Lines above its header.")] = None
-    missing: Annotated[list[str] | None, typer.Option(help="How a missing value is written; repeat it.")] = None
-    header: Annotated[bool | None, typer.Option(help="Without one, columns are called column_1 and so on.")] = None
-    line_breaks: Annotated[bool | None, typer.Option(help="Whether quoted entries go on in further lines.")] = None
-    task: Annotated[
-        str | None, typer.Option(help="classification or regression [default: by what the target holds]. Without --epsilon.")
-    ] = None
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Schema to write [default: NAME.schema.json].")] = None
+    separator: Annotated[str | None, "Of a text [default: found out]. It goes into the schema."] = None
+    encoding: Annotated[str | None, "Of a text: utf-8, cp1252 … [default: found out]."] = None
+    decimal: Annotated[str | None, "Of its numbers: . or , [default: found out]."] = None
+    skip_lines: Annotated[int | None, "Lines above its header."] = None
+    missing: Annotated[list[str] | None, "How a missing value is written; repeat it."] = None
+    header: Annotated[bool | None, "Without one, columns are called column_1 and so on."] = None
+    line_breaks: Annotated[bool | None, "Whether quoted entries go on in further lines."] = None
+    task: Annotated[str | None, "classification or regression [default: by what the target holds]. Without --epsilon."] = None
+    output: Annotated[Path | None, "Schema to write [default: NAME.schema.json]."] = None
 
 
 def propose(asked: ProposeOptions) -> None:
@@ -110,7 +108,7 @@ def propose(asked: ProposeOptions) -> None:
         choice("--task", asked.task, ("classification", "regression"))
     schema = _proposed(asked, name)
     with uninterrupted():
-        kept = keep(file, schema.to_json(editor=True))
+        kept = keep(file, schema.to_json(editor=True), printed_instead)
     beside.write(editor_file())
     say(f"{output}: {schema.dimension} features from {len(schema.columns) - 1} columns.{told_kept(kept)}")
     if asked.epsilon is not None:
@@ -178,8 +176,8 @@ def _tell_proposed(schema: Schema) -> None:
 @dataclass(frozen=True, kw_only=True)
 class ConfirmOptions:
     source: Annotated[Path, typer.Argument(help="A proposed schema.")]
-    yes: Annotated[bool, typer.Option("--yes", help="What it asks is right as the file says it now.")] = False
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write it [default: the same file].")] = None
+    yes: Annotated[bool, "What it asks is right as the file says it now."] = False
+    output: Annotated[Path | None, "Where to write it [default: the same file]."] = None
 
 
 def confirm(asked: ConfirmOptions) -> None:
@@ -217,7 +215,7 @@ def confirm(asked: ConfirmOptions) -> None:
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions:
     source: Source
-    schema: Annotated[Path | None, typer.Option(help="The schema it should fit.")] = None
+    schema: Annotated[Path | None, "The schema it should fit."] = None
 
 
 def check(asked: CheckOptions) -> None:

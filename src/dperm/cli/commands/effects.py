@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from dperm.cli.files import read, refuse_same, reserved
-from dperm.cli.options import JsonFlag, VerifyKey
+from dperm.cli.command_files import JsonFlag
+from dperm.cli.files import refitted, reserved
 from dperm.cli.printing import say, say_json
-from dperm.cli.tables import refitted
+from dperm.jobs.files import SavedModel, refuse_same
+from dperm.jobs.options import VerifyKey
 
 
 @dataclass(frozen=True, kw_only=True)
 class EffectsOptions:
     model: Annotated[Path, typer.Argument(help="A model of a table, written by `dperm train`.")]
-    records: Annotated[
-        Path | None, typer.Option(help="The table it was trained on: bands are drawn, and the page is PRIVATE.")
-    ] = None
-    refits: Annotated[int, typer.Option(help="With --records: models that are trained to see how they differ.")] = 100
-    label: Annotated[str | None, typer.Option(help="Of more than two classes: for which.")] = None
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Page to write [default: effects.html; with --records private-effects.html]."),
-    ] = None
+    records: Annotated[Path | None, "The table it was trained on: bands are drawn, and the page is PRIVATE."] = None
+    refits: Annotated[int, "With --records: models that are trained to see how they differ."] = 100
+    label: Annotated[str | None, "Of more than two classes: for which."] = None
+    output: Annotated[Path | None, "Page to write [default: effects.html; with --records private-effects.html]."] = None
     verify_key: VerifyKey = None
     as_json: JsonFlag = False
 
@@ -40,24 +35,20 @@ def effects(asked: EffectsOptions) -> None:
       dperm effects model.json -o effects.html
       dperm effects model.json --records people.csv -o private-effects.html
     """
-    output = asked.output
-    from dperm import data
-    from dperm.estimators import model_from_json
     from dperm.report import effects as report
 
-    output = output or Path("effects.html" if asked.records is None else "private-effects.html")
+    output = asked.output or Path("effects.html" if asked.records is None else "private-effects.html")
     refuse_same(asked.model, output, asked.records)
     page = reserved(output, private=asked.records is not None)
-    loaded: tuple[Any, dict[str, Any]] = model_from_json(read(asked.model), verify_key=asked.verify_key)
-    fitted, extra = loaded
-    if not extra.get("schema"):
+    saved = SavedModel.at(asked.model, asked.verify_key)
+    fitted, schema = saved.fitted, saved.schema
+    if schema is None:
         raise ValueError(f"Expected a model of a table with a schema, got {asked.model}, whose features have no names.")
-    schema = data.Schema.from_dict(extra["schema"])
     known = list(getattr(fitted, "classes_", ()))
     if asked.label is None and len(known) > 2:
         raise ValueError(f"Expected --label, one of {', '.join(map(str, known[:8]))}: each class has effects of its own.")
-    again = None if asked.records is None else refitted(fitted, asked.records, schema, asked.refits, shown=not asked.as_json)
-    constant = (extra.get("fit_by") or {}).get("column")
+    again = refitted(saved, asked.records, asked.refits, shown=not asked.as_json)
+    constant = (saved.extra.get("fit_by") or {}).get("column")
     found = report.effects(fitted, schema, asked.label, again, constant=constant)
     page.write(report.effects_page(fitted, schema, asked.label, again, constant=constant))
     if asked.as_json:
@@ -71,7 +62,7 @@ def effects(asked: EffectsOptions) -> None:
             }
             for each in found
         ]
-        say_json(json.dumps({"curves": schema.curves, "private": again is not None, "columns": columns}))
+        say_json({"curves": schema.curves, "private": again is not None, "columns": columns})
         return
     say("How much each column can do, from its lowest to its highest place:")
     for each in sorted(found, key=lambda effect: -effect.spread)[:10]:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dperm.cli.files import keep, read, refuse_same, reserved, told_kept, uninterrupted
-from dperm.cli.options import KINDS, Delta, JsonFlag, OnError, Relation, VerifyKey
-from dperm.cli.printing import say, say_json
-from dperm.cli.tables import told_of_rows, wrong_rows
+from dperm.cli.command_files import JsonFlag, OnError
+from dperm.cli.files import reserved, told_kept, told_of_rows, wrong_rows
+from dperm.cli.printing import printed_instead, say, say_json
+from dperm.jobs.files import SavedModel, keep, refuse_same, uninterrupted
+from dperm.jobs.options import KINDS, Delta, Relation, VerifyKey
 
 if TYPE_CHECKING:
     from dperm.report.evaluation import Evaluation
@@ -36,19 +37,15 @@ class EvaluateOptions:
     ]
     test_data: Annotated[
         str,
-        typer.Option(
-            help="public: the numbers may be shown; private: they are the data holder's alone; released: with noise, within "
-            "--epsilon, which is charged."
-        ),
+        "public: the numbers may be shown; private: they are the data holder's alone; released: with noise, within "
+        "--epsilon, which is charged.",
     ]
     on_error: OnError = "fail"
-    by: Annotated[str | None, typer.Option(help="A column of the table: scores of each of its values, too.")] = None
-    epsilon: Annotated[float | None, typer.Option(help="With --test-data released: what the numbers may cost.")] = None
+    by: Annotated[str | None, "A column of the table: scores of each of its values, too."] = None
+    epsilon: Annotated[float | None, "With --test-data released: what the numbers may cost."] = None
     delta: Delta = 1e-5
     relation: Relation = "add_or_remove_one"
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="With --test-data released: the numbers and their certificate, as JSON.")
-    ] = Path("scores.json")
+    output: Annotated[Path, "With --test-data released: the numbers and their certificate, as JSON."] = Path("scores.json")
     verify_key: VerifyKey = None
     as_json: JsonFlag = False
 
@@ -78,9 +75,9 @@ def evaluate(asked: EvaluateOptions) -> None:
     if file is not None:
         found = test.released(float(asked.epsilon or 0.0), asked.delta, asked.relation)
         with uninterrupted():
-            kept = keep(file, json.dumps(found, indent=2, ensure_ascii=False))
+            kept = keep(file, json.dumps(found, indent=2, ensure_ascii=False), printed_instead)
         if asked.as_json:
-            say_json(json.dumps(found))
+            say_json(found)
             return
         told_rows()
         _tell_released(asked, found, test.dataset.name, kept)
@@ -89,7 +86,7 @@ def evaluate(asked: EvaluateOptions) -> None:
     if asked.as_json:
         found = {"test_data": asked.test_data, **whole.to_dict()}
         by = {} if asked.by is None else {"by": {name: part.to_dict() for name, part in parts.items()}}
-        say_json(json.dumps({**found, **by}))
+        say_json({**found, **by})
         return
     say(_MODES[asked.test_data])
     told_rows()
@@ -110,14 +107,12 @@ def _read(asked: EvaluateOptions) -> tuple[Evaluation, Callable[[], None]]:
     from dperm import data
     from dperm.data.schema.entries import texts
     from dperm.data.schema.row_faults import row_faults
-    from dperm.estimators import model_from_json
     from dperm.report.evaluation import Evaluation
 
-    loaded: tuple[Any, dict[str, Any]] = model_from_json(read(asked.model), verify_key=asked.verify_key)
-    fitted, extra = loaded
+    saved = SavedModel.at(asked.model, asked.verify_key)
+    schema, table = saved.schema, None
     wrong: dict[int, str] = {}
-    if extra.get("schema"):
-        schema = data.Schema.from_dict(extra["schema"])
+    if schema is not None:
         named = not Path(asked.source).exists() and asked.source in data.named()
         if named and asked.by is not None:
             raise ValueError(f"Expected a file with --by, got the named set {asked.source}.")
@@ -127,7 +122,7 @@ def _read(asked: EvaluateOptions) -> tuple[Evaluation, Callable[[], None]]:
             table = table.without(wrong)
         dataset = data.load(asked.source, schema) if table is None else data.Dataset.of(table, schema)
     else:
-        schema, table, (dataset, _) = None, None, data.read_dataset(asked.source, indices=extra.get("indices"))
+        dataset, _ = data.read_dataset(asked.source, indices=saved.extra.get("indices"))
     groups = None
     if asked.by is not None:
         if table is None or asked.by not in table.frame.columns:
@@ -141,8 +136,7 @@ def _read(asked: EvaluateOptions) -> tuple[Evaluation, Callable[[], None]]:
             left_out = [f"Left out: {len(wrong):,}. Row {row + 1}: {why}." for row, why in [*wrong.items()][:1]]
             told_of_rows(table, schema, public=asked.test_data == "public", left_out=left_out)
 
-    bounds = data.TargetRange(*extra["target_range"]) if extra.get("target_range") else None
-    return Evaluation(fitted, dataset, schema, bounds, asked.by, groups), told_rows
+    return Evaluation(saved.fitted, dataset, schema, saved.target_range, asked.by, groups), told_rows
 
 
 def _tell_released(asked: EvaluateOptions, found: dict[str, Any], name: str, older: Path | None) -> None:

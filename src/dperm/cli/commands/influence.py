@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from dperm.cli.files import refuse_same, reserved
-from dperm.cli.options import JsonFlag, Source
+from dperm.cli.command_files import JsonFlag, Source
+from dperm.cli.files import reserved
 from dperm.cli.printing import say, say_json
-from dperm.cli.tables import dataset_of
+from dperm.jobs.files import dataset_of, refuse_same
 
 
 @dataclass(frozen=True, kw_only=True)
 class InfluenceOptions:
     source: Source
-    target: Annotated[str | None, typer.Option(help="Target column.")] = None
-    schema: Annotated[Path | None, typer.Option(help="Public schema of the table (see `dperm data propose`).")] = None
-    model: Annotated[str, typer.Option(help="logistic, svm or ridge.")] = "logistic"
-    row: Annotated[
-        int | None, typer.Option(help="On the prediction for this row of the table, counted from 1 [default: on the parameters].")
-    ] = None
-    regularisation: Annotated[float, typer.Option(help="λ of (λ/2)‖θ‖² beside the mean loss.")] = 1e-3
-    top: Annotated[int, typer.Option(help="How many records are listed.")] = 20
-    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path("influence.html")
+    target: Annotated[str | None, "Target column."] = None
+    schema: Annotated[Path | None, "Public schema of the table (see `dperm data propose`)."] = None
+    model: Annotated[str, "logistic, svm or ridge."] = "logistic"
+    row: Annotated[int | None, "On the prediction for this row of the table, counted from 1 [default: on the parameters]."] = None
+    regularisation: Annotated[float, "λ of (λ/2)‖θ‖² beside the mean loss."] = 1e-3
+    top: Annotated[int, "How many records are listed."] = 20
+    output: Annotated[Path, "Page to write."] = Path("influence.html")
     as_json: JsonFlag = False
 
 
@@ -50,15 +45,13 @@ def influence(asked: InfluenceOptions) -> None:
     page.write(influence_page(found, asked.top))
     if asked.as_json:
         say_json(
-            json.dumps(
-                {
-                    "for_data_holder_only": True,
-                    "charged": False,
-                    "what": found.what,
-                    "records": len(found.change),
-                    "most": found.most(asked.top),
-                }
-            )
+            {
+                "for_data_holder_only": True,
+                "charged": False,
+                "what": found.what,
+                "records": len(found.change),
+                "most": found.most(asked.top),
+            }
         )
         return
     influence_table(found, asked.top)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.files import read, refuse_same, reserved
-from dperm.cli.options import KINDS, JsonFlag, OnError, VerifyKey
+from dperm.cli.command_files import JsonFlag, OnError
+from dperm.cli.files import refitted, reserved, told, told_of_rows, wrong_rows
 from dperm.cli.printing import say, say_json
-from dperm.cli.tables import refitted, told, told_of_rows, wrong_rows
+from dperm.jobs.files import SavedModel, refuse_same
+from dperm.jobs.options import KINDS, VerifyKey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,24 +24,15 @@ class PredictOptions:
             help=f"Records with what the model was trained on; the target may be absent: a file ({KINDS}) or a named data set."
         ),
     ]
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="CSV file to write [default: predictions.csv; with --records private-predictions.csv]."
-        ),
-    ] = None
+    output: Annotated[Path | None, "CSV file to write [default: predictions.csv; with --records private-predictions.csv]."] = None
     on_error: OnError = "fail"
-    keep: Annotated[
-        str | None, typer.Option(help="Columns of the table to copy beside the answers, such as whose each is: case,ward.")
-    ] = None
+    keep: Annotated[str | None, "Columns of the table to copy beside the answers, such as whose each is: case,ward."] = None
     records: Annotated[
-        Path | None, typer.Option(help="The table it was trained on: gives each number an interval, and the answers are PRIVATE.")
+        Path | None, "The table it was trained on: gives each number an interval, and the answers are PRIVATE."
     ] = None
-    level: Annotated[float, typer.Option(help="With --records: how often an interval covers.")] = 0.95
-    refits: Annotated[int, typer.Option(help="With --records: models that are trained to see how they differ.")] = 100
-    raw_cells: Annotated[
-        bool, typer.Option("--raw-cells", help="Write texts as they are, also those that a spreadsheet would run as formulas.")
-    ] = False
+    level: Annotated[float, "With --records: how often an interval covers."] = 0.95
+    refits: Annotated[int, "With --records: models that are trained to see how they differ."] = 100
+    raw_cells: Annotated[bool, "Write texts as they are, also those that a spreadsheet would run as formulas."] = False
     verify_key: VerifyKey = None
     as_json: JsonFlag = False
 
@@ -58,7 +49,6 @@ def predict(asked: PredictOptions) -> None:
     """
     from dperm import _validate as check
     from dperm import data
-    from dperm.estimators import model_from_json
     from dperm.report.predictions import Rows, answered
     from dperm.report.spreadsheets import for_spreadsheets
 
@@ -68,8 +58,7 @@ def predict(asked: PredictOptions) -> None:
     refuse_same(asked.model, asked.source, output)
     refuse_same(asked.model, asked.records, output)
     answers = reserved(output, private=True)
-    loaded: tuple[Any, dict[str, Any]] = model_from_json(read(asked.model), verify_key=asked.verify_key)  # of any kind
-    fitted, extra = loaded
+    saved = SavedModel.at(asked.model, asked.verify_key)
 
     def admitted(faults: dict[int, str], table: data.ReadTable, schema: data.Schema) -> None:
         if not asked.as_json:
@@ -78,20 +67,16 @@ def predict(asked: PredictOptions) -> None:
         if not asked.as_json:  # a target is not needed here
             told_of_rows(table.without(faults), schema, unlabelled=0, targets_outside=0)
 
-    rows = Rows.of(asked.source, extra, _names(asked.keep), admitted)
-    again = None
-    if asked.records is not None:
-        schema = data.Schema.from_dict(extra["schema"]) if extra.get("schema") else None
-        again = refitted(fitted, asked.records, schema, asked.refits, shown=not asked.as_json, indices=extra.get("indices"))
-    bounds = data.TargetRange(*extra["target_range"]) if extra.get("target_range") else None
-    table = answered(fitted, rows, bounds, again, asked.level)
+    rows = Rows.of(asked.source, saved.extra, _names(asked.keep), admitted)
+    again = refitted(saved, asked.records, asked.refits, shown=not asked.as_json)
+    table = answered(saved.fitted, rows, saved.target_range, again, asked.level)
     table, quoted = (table, {}) if asked.raw_cells else for_spreadsheets(table)
     answers.write(table.to_csv(index=False))
     if asked.as_json:
         summary = {"predictions": len(table) - len(rows.faults), "blank": len(rows.faults), "output": str(output)}
-        say_json(json.dumps({**summary, "private": asked.records is not None, "quoted": quoted}))
+        say_json({**summary, "private": asked.records is not None, "quoted": quoted})
         return
-    _tell(asked, fitted, f"{len(table) - len(rows.faults):,} predictions written to {output}.", rows.faults, quoted)
+    _tell(asked, saved.fitted, f"{len(table) - len(rows.faults):,} predictions written to {output}.", rows.faults, quoted)
 
 
 def _tell(asked: PredictOptions, fitted: Any, done: str, faults: dict[int, str], quoted: dict[str, int]) -> None:

@@ -8,26 +8,27 @@ from typing import Annotated
 
 import typer
 
-from dperm.cli.files import certificate_at, refuse_same, reserved
-from dperm.cli.options import VerifyKey
+from dperm.cli.files import reserved
 from dperm.cli.printing import say
+from dperm.jobs.files import certificate_at, refuse_same
+from dperm.jobs.options import VerifyKey
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegistryOptions:
     model: Annotated[Path, typer.Argument(help="A model or certificate file.")]
-    name: Annotated[str, typer.Option(help="What the deployment is called.")]
-    curator: Annotated[list[str], typer.Option(help="Who holds the data; several times for several.")]
-    intended_use: Annotated[str, typer.Option(help="What the model is for.")]
-    region: Annotated[str, typer.Option(help="Where it is used.")]
-    description: Annotated[str, typer.Option(help="One sentence on the model.")] = ""
-    sector: Annotated[str, typer.Option(help="Sector, such as Health.")] = ""
-    publication_date: Annotated[str | None, typer.Option(help="YYYY-MM-DD; by default the certificate's date.")] = None
-    sources: Annotated[str, typer.Option(help="Where one can read more.")] = ""
-    author: Annotated[list[str] | None, typer.Option(help="Who wrote the entry; by default the curators.")] = None
-    justification: Annotated[str, typer.Option(help="Why these parameters; by default the certificate's assumptions.")] = ""
-    preparation: Annotated[str, typer.Option(help="How data were prepared and settings chosen.")] = ""
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("deployment.yaml")
+    name: Annotated[str, "What the deployment is called."]
+    curator: Annotated[list[str], "Who holds the data; several times for several."]
+    intended_use: Annotated[str, "What the model is for."]
+    region: Annotated[str, "Where it is used."]
+    description: Annotated[str, "One sentence on the model."] = ""
+    sector: Annotated[str, "Sector, such as Health."] = ""
+    publication_date: Annotated[str | None, "YYYY-MM-DD; by default the certificate's date."] = None
+    sources: Annotated[str, "Where one can read more."] = ""
+    author: Annotated[list[str] | None, "Who wrote the entry; by default the curators."] = None
+    justification: Annotated[str, "Why these parameters; by default the certificate's assumptions."] = ""
+    preparation: Annotated[str, "How data were prepared and settings chosen."] = ""
+    output: Annotated[Path, "File to write."] = Path("deployment.yaml")
     verify_key: VerifyKey = None
 
 
@@ -45,18 +46,9 @@ def registry(asked: RegistryOptions) -> None:
     certificate = certificate_at(asked.model, asked.verify_key)
     if certificate is None:
         raise ValueError(f"Expected {asked.model} to hold a model or a certificate.")
-    deployment = Deployment(
-        name=asked.name,
-        curators=tuple(asked.curator),
-        intended_use=asked.intended_use,
-        region=asked.region,
-        description=asked.description,
-        sector=asked.sector,
-        publication_date=asked.publication_date,
-        sources=asked.sources,
-        authors=tuple(asked.author or ()),
-        justification=asked.justification,
-        preparation=asked.preparation,
-    )
+    names = ("name", "intended_use", "region", "description", "sector", "publication_date")
+    names += ("sources", "justification", "preparation")
+    stated = {name: getattr(asked, name) for name in names}
+    deployment = Deployment(curators=tuple(asked.curator), authors=tuple(asked.author or ()), **stated)
     entry.write(registry_entry(certificate, deployment))
     say(f"Entry written to {asked.output}. Read it before you publish it: it holds every public fact of the certificate.")

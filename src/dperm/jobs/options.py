@@ -1,52 +1,42 @@
-"""Options that several commands share. A command takes one value of options, a dataclass whose fields are annotated for typer."""
+"""Options that several jobs share. A job takes one value of options: a frozen dataclass, each of whose fields has the words that
+explain it beside its type. A command shows them as its help, and derives from it what a terminal needs beside."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 if TYPE_CHECKING:
     from dperm.privacy import Risk
 
-#: Kinds of files that are read, as their readers call themselves; a test compares, for `dperm` starts without loading readers.
+#: Kinds of files that are read, as their readers call themselves; a test compares, for jobs are known without loading readers.
 TABLES = ("Arrow", "CSV", "Excel", "Parquet")
 ARRAYS = ("NumPy archive", "NumPy array", "libsvm")
 KINDS = ", ".join(TABLES + ARRAYS)
 SOURCE = f"a file ({KINDS}), a folder of Parquet files, or a named data set"
 
-Source = Annotated[str, typer.Argument(help=f"Records: {SOURCE}.")]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Delta = Annotated[float, typer.Option(help="The δ of the guarantee; well below 1/n.")]
-Indices = Annotated[
-    str | None, typer.Option(help="Of a libsvm file: the first and the last index that a feature may have, 1-123: public.")
-]
-Relation = Annotated[str, typer.Option(help="add_or_remove_one or replace_one.")]
-VerifyKey = Annotated[Path | None, typer.Option(help="Public key whose owner must have signed the model.")]
-OnError = Annotated[str, typer.Option(help="Rows that do not fit the schema: fail, or skip, which leaves them out and says why.")]
+Delta = Annotated[float, "The δ of the guarantee; well below 1/n."]
+Indices = Annotated[str | None, "Of a libsvm file: the first and the last index that a feature may have, 1-123: public."]
+Relation = Annotated[str, "add_or_remove_one or replace_one."]
+VerifyKey = Annotated[Path | None, "Public key whose owner must have signed the model."]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetOptions:
     """ε and δ, or a risk in the place of ε."""
 
-    epsilon: Annotated[float | None, typer.Option(help="Privacy budget ε.")] = None
+    epsilon: Annotated[float | None, "Privacy budget ε."] = None
     delta: Delta = 1e-5
     advantage: Annotated[
-        float | None,
-        typer.Option(help="Instead of ε: the most by which an attacker's true positives may exceed its false ones."),
+        float | None, "Instead of ε: the most by which an attacker's true positives may exceed its false ones."
     ] = None
-    true_positive_rate: Annotated[
-        float | None,
-        typer.Option("--true-positive-rate", help="Instead of ε: the most true positives, at --false-positive-rate."),
-    ] = None
-    false_positive_rate: Annotated[float | None, typer.Option("--false-positive-rate", help="With --true-positive-rate.")] = None
-    prior: Annotated[float | None, typer.Option(help="With --posterior: how sure it is before it looks.")] = None
+    true_positive_rate: Annotated[float | None, "Instead of ε: the most true positives, at --false-positive-rate."] = None
+    false_positive_rate: Annotated[float | None, "With --true-positive-rate."] = None
+    prior: Annotated[float | None, "With --posterior: how sure it is before it looks."] = None
     posterior: Annotated[
-        float | None,
-        typer.Option(help="Instead of ε: how often an attacker's best guess may be right, starting from --prior."),
+        float | None, "Instead of ε: how often an attacker's best guess may be right, starting from --prior."
     ] = None
 
     def budget(self, default: float | None = None) -> float | Risk:
@@ -70,3 +60,12 @@ def stated_relation(value: str) -> Any:
     from dperm.privacy import Relation as Relations
 
     return Relations(choice("--relation", value, [item.value for item in Relations]))
+
+
+def stated_indices(text: str | None) -> tuple[int, int] | None:
+    """ "1-123" as the first and the last index of a libsvm file's features."""
+    if text is None:
+        return None
+    if not (found := re.fullmatch(r"\s*(\d{1,9})\s*-\s*(\d{1,9})\s*", text)):
+        raise ValueError(f"Expected --indices as the first and the last, such as 1-123, got {text!r}.")
+    return int(found[1]), int(found[2])

@@ -1,0 +1,70 @@
+"""The card of a saved model or certificate, from options to the page for whoever signs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from dperm._files import replace_own
+from dperm.jobs.files import certificate_at, json_table, read, refuse_same
+from dperm.jobs.options import VerifyKey
+
+if TYPE_CHECKING:
+    from dperm.report.card import Card
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardOptions:
+    """A model or certificate, and what is to be said beside it."""
+
+    model: Annotated[Path, "A model or certificate file."]
+    audit_file: Annotated[Path | None, "What `dperm audit` found, to show beside it."] = None
+    data_set: Annotated[str, "What the data are, and whose [default: as the model's schema says]."] = ""
+    purpose: Annotated[str, "What the model is for [default: a line to write on]."] = ""
+    budget: Annotated[float | None, "The ε that may be spent on this data set: how much of it is left."] = None
+    output: Annotated[Path, "Page to write."] = Path("card.html")
+    verify_key: VerifyKey = None
+
+
+def card(asked: CardOptions) -> Card:
+    """Write the page, with what the spend log of this machine says was spent; returns what stands on it. ValueError for an audit
+    of another claim, and for a budget of which it is not known what was spent."""
+    from dperm._validate import positive
+    from dperm.audit import results_from_json
+    from dperm.data import Schema
+    from dperm.release import SpendLog
+    from dperm.report.card import Card, Spent, card_page
+
+    refuse_same(asked.model, asked.audit_file, asked.output)
+    with replace_own(asked.output) as page:
+        certificate = certificate_at(asked.model, asked.verify_key)
+        if certificate is None:
+            raise ValueError(f"Expected {asked.model} to hold a model or a certificate.")
+        attacks = [] if asked.audit_file is None else results_from_json(read(asked.audit_file))
+        claim = certificate.epsilon, certificate.delta
+        if any(item.claimed_epsilon is not None and (item.claimed_epsilon, item.delta) != claim for item in attacks):
+            raise ValueError(f"{asked.audit_file} is about another claim than {asked.model}.")
+        if asked.budget is not None:
+            positive("--budget", asked.budget)
+        saved = json_table(asked.model)
+        extra, settings = saved.get("extra"), saved.get("settings")
+        given = extra.get("schema") if isinstance(extra, dict) else None
+        label = settings.get("label", "") if isinstance(settings, dict) else ""
+        spent = Spent.of(SpendLog.current(), label, certificate, asked.budget) if label else None
+        if asked.budget is not None and spent is None:
+            raise ValueError(
+                "Expected a model whose charge is in the spend log (DPERM_SPEND_LOG) with --budget: what is spent is not known."
+            )
+        found = Card.of(
+            certificate,
+            asked.model.stem,
+            Schema.from_dict(given) if isinstance(given, dict) else None,
+            data_set=asked.data_set,
+            purpose=asked.purpose,
+            spent=spent,
+            signed="" if asked.verify_key is None else f"the key {asked.verify_key.name}",
+            audits=attacks,
+        )
+        page.write(card_page(found))
+    return found

@@ -1,0 +1,226 @@
+"""Training a model of the records in a file, from options to the files of models."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from dperm._files import Reserved, write_new
+from dperm.jobs.files import dataset_of, keep, refuse_same, uninterrupted
+from dperm.jobs.models import Kind, ModelOptions, by_part
+from dperm.jobs.options import SOURCE, Indices, stated_indices
+
+if TYPE_CHECKING:
+    from dperm.data import Dataset, Schema
+    from dperm.privacy import Certificate
+    from dperm.privacy.certificates.signing import SigningKey
+    from dperm.release.foreseen import ForeseenCharge
+    from dperm.release.ledger import SpendLog
+
+_LOOKED = 10_000  # records
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(ModelOptions):
+    """From which records a model is trained, and to which files it goes."""
+
+    source: Annotated[str, f"Records: {SOURCE}."]
+    target: Annotated[str | None, "Target column."] = None
+    schema: Annotated[Path | None, "Public schema of the table (see `dperm data propose`)."] = None
+    accept_proposed: Annotated[bool, "Train on ranges and categories read off the data; the certificate says so."] = False
+    indices: Indices = None
+    output: Annotated[Path, "Model file to write."] = Path("model.json")
+    sign_key: Annotated[Path | None, "Private key that signs the model (see `dperm keygen`)."] = None
+    private_report: Annotated[Path | None, "With --mechanism individual: a page of what each record has spent. PRIVATE."] = None
+
+
+def train(asked: TrainingOptions) -> Trained:
+    """Train a private model and write it with its certificate; with `fit_by` one for each part of the records.
+
+    ValueError for what is refused, before anything is charged. ModelNotWrittenError once it is charged, where a file cannot be
+    written as it was asked for.
+    """
+    with prepared_training(asked) as job:
+        return job.run()
+
+
+class ModelNotWrittenError(OSError):
+    """Not all was written as it was asked for; the message says where each model is. `model` is the fitted one, which was paid
+    for."""
+
+    def __init__(self, reason: str, model: Any) -> None:
+        super().__init__(reason)
+        self.model = model
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A fitted model, its files, each with the name under which the file that stood there is kept, and the training."""
+
+    model: Any
+    files: dict[Path, Path | None]
+    job: Training
+
+    @property
+    def certificate(self) -> Certificate:
+        return self.model.certificate_
+
+    @cached_property
+    def answers_alike(self) -> bool:
+        """Whether it gives one answer for all of the first records that it was trained on: for the data holder alone."""
+        dataset = self.job.dataset
+        return (
+            self.job.asked.fit_by is None and len(dataset) > 1 and len(set(self.model.predict(dataset.features[:_LOOKED]))) == 1
+        )
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training that is ready: its records are read, its files are reserved, and nothing is charged. `extra` is what model files
+    hold beside the model; `places` has the file of each part, or that of the one model under ""."""
+
+    asked: TrainingOptions
+    kind: Kind
+    dataset: Dataset
+    schema: Schema | None
+    estimator: Any
+    extra: dict[str, Any]
+    places: dict[str, Reserved]
+    page: Reserved | None
+    key: SigningKey | None
+
+    def foreseen(self) -> tuple[ForeseenCharge, SpendLog]:
+        """What training would charge, in which log: all that it refuses before its charge is refused. `log.foreseen` says what
+        would be left of the data set's budget, or refuses it."""
+        from dperm.release.foreseen import foreseen_charge
+        from dperm.release.ledger import SpendLog
+
+        return foreseen_charge(lambda: self.dataset.fit(self.estimator)), SpendLog.current()
+
+    def run(self, print_instead: Callable[[str], bool] = lambda _: False) -> Trained:
+        """Train, and write the models without an interruption. `print_instead` gets a model that no file takes, and returns
+        whether it has it."""
+        fitted = self.dataset.fit(self.estimator)
+        with uninterrupted():
+            return Trained(fitted, self._kept(fitted, print_instead), self)
+
+    def _kept(self, fitted: Any, print_instead: Callable[[str], bool]) -> dict[Path, Path | None]:
+        """Write each model. ModelNotWrittenError once all were tried, where one was not written as it was asked for."""
+        from dperm.estimators import model_to_json
+        from dperm.privacy.certificates.assumptions import labels
+        from dperm.privacy.certificates.signing import SigningError
+
+        kept: dict[Path, Path | None] = {}
+        lost: list[str] = []
+        if self.schema is None and self.dataset.target_range is None:
+            fitted.certificate_ = fitted.certificate_.with_assumptions(labels(None, stated=False))
+        for part, place in self.places.items():
+            model, extra = fitted, self.extra
+            if self.asked.fit_by is not None:
+                model, extra = fitted.models_[part], {**extra, "fit_by": {"column": self.asked.fit_by, "value": part}}
+            try:
+                try:
+                    text = model_to_json(model, extra, sign_key=self.key)
+                except SigningError as error:
+                    text = model_to_json(model, extra)
+                    lost.append(f"{error}. The model for {place.path} is kept, without a signature.")
+                kept[place.path] = keep(place, text, print_instead)
+            except (OSError, ValueError) as error:  # the other parts' models are written all the same
+                lost.append(str(error))
+        if self.page is not None:
+            from dperm.report.spending_page import Spending, spending_page
+
+            found = Spending.of(fitted.private_trace_[0]["spent_by_record"], fitted.certificate_)
+            try:
+                keep(self.page, spending_page(found, fitted.certificate_, self.dataset.title or self.dataset.name), print_instead)
+            except OSError as error:
+                lost.append(str(error))
+        if lost:
+            raise ModelNotWrittenError(" ".join(lost), fitted)
+        return kept
+
+
+@contextmanager
+def prepared_training(asked: TrainingOptions, progress: Callable[[int, int], None] | None = None) -> Iterator[Training]:
+    """Read the records and reserve the files of a training, which is then to be `run`. ValueError for what is refused.
+    `progress(rows, all)` is told of a table that is read in parts."""
+    from dperm.privacy.certificates.signing import SigningKey
+
+    refuse_same(asked.source, asked.schema, asked.output, asked.sign_key, asked.private_report)
+    asked.budget()
+    kind = asked.kind
+    if asked.fit_by is not None and asked.private_report is not None:
+        raise ValueError("Expected no --private-report with --fit-by.")
+    dataset, schema = _records(asked, kind, progress)
+    estimator = kind.estimator(dataset, asked)
+    files = {"": asked.output}
+    if asked.fit_by is not None:
+        estimator = by_part(estimator, schema, asked)
+        files = files_of_parts(asked.output, estimator.fit_by)
+    with ExitStack() as stack:
+        places = {part: stack.enter_context(write_new(file)) for part, file in files.items()}
+        page = None
+        if asked.private_report is not None:
+            _refuse_report(asked, dataset)
+            page = stack.enter_context(write_new(asked.private_report, private=True))
+        key = None if asked.sign_key is None else SigningKey(asked.sign_key)  # read once, before the charge
+        extra: dict[str, Any] = {
+            "schema": json.loads(schema.without_notes().to_json()) if schema else None,
+            "target_range": dataset.target_range,
+            "indices": dataset.indices,
+        }
+        json.dumps(extra, allow_nan=False)  # what could not be written is refused before the charge
+        yield Training(asked, kind, dataset, schema, estimator, extra, places, page, key)
+
+
+def _records(asked: TrainingOptions, kind: Kind, progress: Callable[[int, int], None] | None) -> tuple[Dataset, Schema | None]:
+    """What to train on. ValueError for ranges that were read off the data, where nobody accepts that, and for a search whose
+    price cannot be added."""
+    from dperm.data.dataset import refuse_search_under
+
+    dataset, used = dataset_of(
+        asked.source,
+        asked.target,
+        asked.schema,
+        curves=lambda found: kind.knots(found, asked) if asked.curves is None else asked.curves,
+        indices=stated_indices(asked.indices),
+        progress=progress,
+    )
+    if used is None:
+        if asked.curves:
+            raise ValueError(f"Expected a table with columns for --curves, got {asked.source}, whose features have no ranges.")
+        return dataset, None
+    if used.proposed and not asked.accept_proposed:
+        raise ValueError(
+            f"{asked.schema} still says that it is proposed: its ranges, categories and labels were read off the data. Correct "
+            f"them by what is publicly known and run `dperm data confirm {asked.schema}`, or pass --accept-proposed."
+            if asked.schema is not None
+            else f"No public schema for {asked.source}: ranges, categories and labels would be read off the data. Write one with "
+            f"`dperm data propose {asked.source} --target {used.target}`, confirm it and pass --schema, or pass "
+            "--accept-proposed."
+        )
+    refuse_search_under(used, asked.relation, asked.delta)
+    return dataset, used
+
+
+def _refuse_report(asked: TrainingOptions, dataset: Dataset) -> None:
+    """ValueError for runs that keep no account of what each record has spent."""
+    if asked.mechanism != "individual" or asked.public_size is None or len(dataset.classes) > 2:
+        raise ValueError(
+            "Expected --mechanism individual, --public-size and at most two classes with --private-report: other runs keep "
+            "no account of records."
+        )
+
+
+def files_of_parts(output: Path, parts: Iterable[str]) -> dict[str, Path]:
+    """A file for each part: model.json becomes model.north.json."""
+    words = {part: re.sub(r"[^\w-]+", "-", part).strip("-") for part in parts}
+    if len(set(map(str.lower, words.values()))) < len(words) or not all(words.values()):  # some file systems know one case
+        words = {part: f"{number}-{word}" for number, (part, word) in enumerate(words.items(), start=1)}
+    return {part: output.with_name(f"{output.stem}.{word}{output.suffix}") for part, word in words.items()}
