@@ -49,8 +49,8 @@ class CyclicPoisson(Sampler, Draw):
 
     @classmethod
     def of_share(cls, share: float, groups: int) -> CyclicPoisson:
-        """The same with a number of groups, for batches that are expected to be this share of all records. ValueError where they are
-        no smaller than a group."""
+        """The same with a number of groups, for batches that are expected to be this share of all records. ValueError where a
+        group has no more records than a batch."""
         if not share * groups < 1:
             most = f"less than {1 / groups:.3g} of the records, which a group of {groups} has"
             raise ValueError(f"Expected batches of {most}, got {share:.3g}.")
