@@ -265,11 +265,28 @@ def test_a_run_that_goes_on_begins_a_round_with_nothing_kept(tmp_path: Path) -> 
         going_on(np.zeros(4))
 
 
+def test_a_run_that_passes_over_steps_takes_back_nothing_of_those_before() -> None:
+    """Their records have other places from then on: what they gave before would come back at a time that nobody counted."""
+    made, problem = correlated(steps=16), LinearObjective(Logistic(), 3, public_size=60)
+    recorder = Recorder()
+    channel = Channel.open(recorder)
+    channel.charge(made.event(ADD), "test")
+    gradients = made.gradients(problem, problem.records(np.zeros((60, 3)), np.ones(60)), channel)  # they give nothing
+    for _ in range(6):
+        gradients(np.zeros(3))
+    gradients.skip(1)
+    assert gradients.step == 8
+    for _ in range(2):
+        gradients(np.zeros(3))
+    taken_back = [bool(np.any(release.query)) for release in recorder.recording.releases]
+    assert taken_back == [False, *[True] * 5, False, True]
+
+
 def test_a_strategy_whose_blocks_may_move_more_is_not_gone_on_with() -> None:
     made, problem = correlated(FixedOrder(4), SIGNED), objective()
     channel = Channel.open()
     channel.charge(made.event(ADD), "test")
-    with pytest.raises(ValueError, match="from its start"):
+    with pytest.raises(ValueError, match="without interruptions"):
         made.gradients(problem, problem.records(np.zeros((3, 3)), np.ones(3)), channel, first=4)
 
 
