@@ -10,6 +10,9 @@ from dperm.jobs.files import certificate_at, event_at
 from dperm.jobs.options import Delta, Relation, stated_relation
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dperm.gradient.correlation.choosing import Compared
     from dperm.privacy import Relation as Neighbours
     from dperm.privacy.accountants.closed_forms import Rung
     from dperm.release import SpendLog
@@ -24,6 +27,7 @@ class AccountingOptions:
     steps: Annotated[int, "Number of steps."] = 1
     delta: Delta = 1e-5
     relation: Relation = "add_or_remove_one"
+    momentum: Annotated[float, "With --correlated: of SGD, which noise meets."] = 0.9
     event: Annotated[Path | None, "A JSON event or certificate to account for instead."] = None
 
     def __post_init__(self) -> None:
@@ -40,6 +44,23 @@ class AccountingOptions:
         from dperm.privacy.accountants.closed_forms import ladder
 
         return ladder(self.noise or 0.0, self.rate, self.steps, self.delta, stated_relation(self.relation))
+
+    @property
+    def strategies(self) -> list[Compared]:
+        """Correlated noise at the same ε, for SGD with this momentum: see `dperm.gradient.correlation.choosing`."""
+        return self._compared(account(self).epsilon or 0.0)
+
+    def strategies_over(self, epsilons: Sequence[float]) -> dict[float, list[Compared]]:
+        """The same at other ε."""
+        return {epsilon: self._compared(epsilon) for epsilon in epsilons}
+
+    def _compared(self, epsilon: float) -> list[Compared]:
+        from dperm.gradient.correlation import Workload
+        from dperm.gradient.correlation.choosing import compared
+
+        if self.noise is None or not self.rate < 1 or stated_relation(self.relation) != "add_or_remove_one":
+            raise ValueError("Expected --noise, a --rate below 1 and --relation add_or_remove_one with --correlated.")
+        return compared(self.steps, self.rate, epsilon, self.delta, Workload(momentum=self.momentum))
 
 
 @dataclass(frozen=True)

@@ -354,6 +354,20 @@ def ladder_figure(steps: Sequence[int], lines: dict[str, Any]) -> str:
         return _svg(figure, "ε by each formula, over steps")
 
 
+def strategies_figure(epsilons: Sequence[float], lines: dict[str, Any]) -> str:
+    """Predicted error of strategies for correlated noise over ε, in % of DP-SGD's; those in a fixed order are dashed."""
+    with _axes(7.4, 4.6) as (figure, axes):
+        for number, (name, values) in enumerate(lines.items()):
+            dashed = "--" if name.endswith("fixed order") else "-"
+            colour = _INK if number == 0 else _COLOURS[(number - 1) % len(_COLOURS)]
+            axes.plot(epsilons, 100 * np.array(values), dashed, marker="o", markersize=3, color=colour, label=name)
+        axes.set(xscale="log", xlabel="ε", ylabel="error, % of DP-SGD's", ylim=(0, 200))
+        axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        return _svg(figure, "Predicted error of strategies for correlated noise, over ε")
+
+
 def budget_figure(each: Any, who: Sequence[str]) -> str:
     """The share of a budget that was spent over time, by whom; see `dperm.report.budgets.Spending`. `who`: everybody on the page,
     so that each has one colour."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from dperm._extras import needed
 from dperm._json import on_one_line
+from dperm.gradient.correlation.choosing import Compared
 from dperm.objectives import RECORD
 from dperm.privacy.accountants.closed_forms import Rung
 from dperm.report.bounds import BoundRow
@@ -128,6 +129,20 @@ def ladder_table(rungs: Sequence[Rung], title: str, console: Console | None = No
             _print(console, f"No {rung.name}: {rung.why}.")
     if any(not rung.bound and rung.epsilon is not None for rung in rungs):
         _print(console, "≈: an approximation, no bound.")
+
+
+def strategies_table(found: Sequence[Compared], title: str, console: Console | None = None) -> None:
+    """Print what each strategy for correlated noise keeps, how far a record moves its releases, its noise, and its error."""
+    heads = ("Strategy", "Records in", "Vectors kept", "Sensitivity", "Noise", "Error, %")
+    table = _table(heads, ("Strategy", "Records in"), title)
+    for each in found:
+        numbers = (f"{each.kept}", f"{each.sensitivity:.4g}", f"{each.noise:.4g}", f"{100 * each.error:.1f}")
+        table.add_row(*map(_line, (each.name, each.sampling, *numbers)))
+    console = console or Console()
+    console.print(table)
+    _print(
+        console, "Sensitivity and noise in clipping norms; error: noise left in the last iterate, in % of DP-SGD's at the same ε."
+    )
 
 
 def _line(text: str, style: str = "") -> Text:

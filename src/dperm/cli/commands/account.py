@@ -19,7 +19,8 @@ class AccountOptions(accounting.AccountingOptions):
     log: Annotated[bool, "Compose everything in the spend log instead."] = False
     label: Annotated[str | None, "With --log: only charges with this label."] = None
     compare: Annotated[bool, "With --noise: ε by other formulas, too."] = False
-    output: Annotated[Path | None, "With --compare: page to draw them on."] = None
+    correlated: Annotated[bool, "With --noise and --rate: strategies for correlated noise at the same ε, too."] = False
+    output: Annotated[Path | None, "With --compare or --correlated: page to draw them on."] = None
     as_json: JsonFlag = False
 
 
@@ -30,6 +31,7 @@ def account(asked: AccountOptions) -> None:
     Examples:
       dperm account --noise 1.1 --rate 0.01 --steps 5000
       dperm account --noise 4 --rate 0.01 --steps 1000 --compare -o ladder.html
+      dperm account --noise 1 --rate 0.01 --steps 2000 --correlated -o strategies.html
       dperm account --log
     """
     from dperm._rounding import upward
@@ -38,10 +40,12 @@ def account(asked: AccountOptions) -> None:
         raise ValueError("Expected one of --noise, --event and --log.")
     if (asked.compare or asked.output is not None) and asked.noise is None:
         raise ValueError("Expected --noise with --compare: formulas are for Gaussian noise on Poisson samples.")
-    if asked.output is not None and not asked.compare:
-        raise ValueError("Expected --compare with --output.")
-    if asked.log or asked.compare:
-        (_tell_log if asked.log else _compare)(asked)
+    if asked.compare and asked.correlated:
+        raise ValueError("Expected --compare or --correlated, one at a time.")
+    if asked.output is not None and not (asked.compare or asked.correlated):
+        raise ValueError("Expected --compare or --correlated with --output.")
+    if asked.log or asked.compare or asked.correlated:
+        (_tell_log if asked.log else _compare if asked.compare else _correlate)(asked)
         return
     if asked.label is not None:
         raise ValueError("Expected --log with --label: only charges have labels.")
@@ -71,6 +75,26 @@ def _compare(asked: AccountOptions) -> None:
         from dperm.report.ladder import ladder_page
 
         page.write(ladder_page(noise, asked.rate, asked.steps, delta, stated_relation(asked.relation), rungs))
+        if not asked.as_json:
+            say(f"Page written to {asked.output}.")
+
+
+def _correlate(asked: AccountOptions) -> None:
+    from dperm._rounding import upward
+    from dperm.report.summary import strategies_table
+
+    page = None if asked.output is None else reserved(asked.output)
+    found, epsilon = asked.strategies, accounting.account(asked).epsilon
+    assert epsilon is not None
+    if asked.as_json:
+        say_json({"epsilon": epsilon, "delta": asked.delta, "strategies": [asdict(each) for each in found]})
+    else:
+        run = f"{asked.steps:,} steps, each of {100 * asked.rate:g} % of the records"
+        strategies_table(found, f"{run}: ε = {upward(epsilon, 4)} at δ = {asked.delta:g}")
+    if page is not None:
+        from dperm.report.strategies import EPSILONS, strategies_page
+
+        page.write(strategies_page(asked, epsilon, found, asked.strategies_over(EPSILONS)))
         if not asked.as_json:
             say(f"Page written to {asked.output}.")
 

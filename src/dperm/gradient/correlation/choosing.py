@@ -1,17 +1,24 @@
-"""How many bands a run's noise is to be correlated over: by public numbers alone."""
+"""Strategies compared at equal ε, by public numbers alone; and how many bands a run's noise is to be correlated over."""
 
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from dperm import _validate as check
 from dperm.gradient.correlation.banded_toeplitz import BandedToeplitz
-from dperm.gradient.correlation.participation import Once
-from dperm.gradient.correlation.strategy import predicted_error
+from dperm.gradient.correlation.buffered import Buffered
+from dperm.gradient.correlation.inverse_square_root import InverseSquareRoot
+from dperm.gradient.correlation.participation import Once, Participation, Periodic
+from dperm.gradient.correlation.square_root import BandedSquareRoot
+from dperm.gradient.correlation.strategy import Strategy, predicted_error
 from dperm.gradient.correlation.workload import Workload
 from dperm.privacy.accountants.calibration import calibrate
 from dperm.privacy.events import CyclicSampled, Event, Gaussian, PoissonSampled, SelfComposed
 
+_LONGEST = 64  # bands in a fixed order
 _WORTH = 0.98  # of the error without correlation: what is gained by less is not worth what is kept
 
 
@@ -41,11 +48,71 @@ def best_bands(steps: int, share: float, epsilon: float, delta: float, workload:
 
 def _error(bands: int, steps: int, share: float, epsilon: float, delta: float, workload: Workload) -> float:
     """The predicted error with the least noise that keeps (ε, δ)."""
+    strategy = BandedToeplitz(bands, workload)
+    noise = calibrate(
+        lambda noise: _in_groups(noise, bands, steps, share), epsilon, delta, draft=True
+    )  # no charge follows from it
+    return noise * predicted_error(strategy, Once(bands), workload, steps)
 
-    def event(noise: float) -> Event:
-        if bands == 1:
-            return SelfComposed(PoissonSampled(share, Gaussian(noise)), steps)
-        return SelfComposed(CyclicSampled(bands * share, Gaussian(noise), bands), -(-steps // bands))
 
-    noise = calibrate(event, epsilon, delta, draft=True)  # compared, and not charged by
-    return noise * predicted_error(BandedToeplitz(bands, workload), Once(bands), workload, steps)
+def _in_groups(noise: float, bands: int, steps: int, share: float) -> Event:
+    """What a run costs whose records take turns in as many groups as there are bands."""
+    if bands == 1:
+        return SelfComposed(PoissonSampled(share, Gaussian(noise)), steps)
+    return SelfComposed(CyclicSampled(bands * share, Gaussian(noise), bands), -(-steps // bands))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A strategy in a run.
+
+    Attributes
+    ----------
+    name, sampling : str
+        The kind of strategy with its bands or buffers, and how records are drawn: "Poisson", "cyclic groups" or "fixed order".
+    kept : int
+        Vectors of the model's size that a run keeps.
+    sensitivity, noise : float
+        How far a record moves all releases together, and the standard deviation of noise that keeps (ε, δ): in clipping norms.
+    error : float
+        The predicted error of a trained model ÷ that of DP-SGD at the same ε.
+    """
+
+    name: str
+    sampling: str
+    kept: int
+    sensitivity: float
+    noise: float
+    error: float
+
+
+def compared(
+    steps: int, share: float, epsilon: float, delta: float, workload: Workload, widths: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
+) -> list[Compared]:
+    """DP-SGD, and strategies of all kinds, in runs of the same steps and expected batches at the same (ε, δ).
+
+    share : that of all records in an expected batch, below 1.
+    """
+    check.integer("steps", steps)
+    period = max(2, round(1 / check.fraction("share", share)))
+    widths = tuple(width for width in widths if width * share < 1 and width <= steps)
+    runs: list[tuple[str, str, Strategy, Participation, Callable[[float], Event]]] = []
+    for width in (1, *widths):
+        name, sampling = (f"banded, {width}", "cyclic groups") if width > 1 else ("DP-SGD", "Poisson")
+        groups = functools.partial(_in_groups, bands=width, steps=steps, share=share)
+        runs.append((name, sampling, BandedToeplitz(width, workload), Once(width), groups))
+    longest = min(period, _LONGEST)
+    ordered: dict[str, Strategy] = {
+        f"banded, {longest}": BandedToeplitz(longest, workload),
+        f"square root, {longest}": BandedSquareRoot(longest, workload.momentum),
+        "inverse square root, 16": InverseSquareRoot(16, workload.momentum),
+        "buffered, 3": Buffered(3, period, workload),
+    }
+    runs += [(name, "fixed order", strategy, Periodic(period), Gaussian) for name, strategy in ordered.items()]
+    found: list[Compared] = []
+    for name, sampling, strategy, participation, event in runs:
+        multiplier = calibrate(event, epsilon, delta, draft=True)
+        sensitivity = math.sqrt(strategy.squared_sensitivity(participation, steps))
+        error = multiplier * sensitivity * strategy.remaining(workload, steps)
+        found.append(Compared(name, sampling, strategy.kept(steps), sensitivity, multiplier * sensitivity, error))
+    return [replace(each, error=each.error / found[0].error) for each in found]
