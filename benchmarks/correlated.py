@@ -2,8 +2,8 @@
 
     python benchmarks/correlated.py [--repeats 10]          # DPERM_DATA names the folder of the data sets
 
-Both mechanisms have the same batches, epochs, clipping and learning rates, by the same public rules; each repeat trains both on one
-random split. Writes benchmarks/results/correlated.md.
+Both mechanisms have the same batches, epochs, clipping and learning rates, by the same public rules; each repeat trains both on
+one random split. Writes benchmarks/results/correlated.md.
 """
 
 from __future__ import annotations
