@@ -35,8 +35,8 @@ class ComparisonOptions:
     mechanisms: Annotated[
         str | None,
         "By commas [default: output, objective-kifer, objective-sharp, gradient-full, gradient-poisson]; others are "
-        "bolt-on, coordinate, frank-wolfe, frank-wolfe-l2, greedy-coordinate, individual, last-iterate, lssgd, m-ngp, "
-        "m-ngp-published, pidp-sgd-published, tgp, and for numbers preconditioned.",
+        "bolt-on, coordinate, correlated, frank-wolfe, frank-wolfe-l2, greedy-coordinate, individual, last-iterate, lssgd, "
+        "m-ngp, m-ngp-published, pidp-sgd-published, tgp, and for numbers preconditioned.",
     ] = None
     curves: Annotated[int | None, "Knots of the curve that each number gets; 0: a line [default: as in `dperm train`]."] = None
     relation: Relation = "add_or_remove_one"

@@ -26,7 +26,8 @@ class ModelOptions(BudgetOptions):
     mechanism: Annotated[str, "A method: auto, objective, output, gradient …"] = "auto"
     sampling: Annotated[
         str | None,
-        "Of --mechanism gradient: poisson, importance, full, balls_and_bins, truncated_poisson, fixed_size or rows.",
+        "Of --mechanism gradient: poisson, importance, full, balls_and_bins, truncated_poisson, fixed_size, cyclic_poisson, "
+        "fixed_order or rows.",
     ] = None
     relation: Relation = "add_or_remove_one"
     curves: Annotated[

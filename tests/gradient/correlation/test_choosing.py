@@ -40,13 +40,14 @@ def test_the_chosen_bands_are_as_good_as_any(target: float) -> None:
 
 def test_small_budgets_need_one_band_and_large_ones_many() -> None:
     chosen = [best_bands(STEPS, SHARE, target, DELTA, WORKLOAD) for target in (0.05, 1.0, 8.0)]
-    assert chosen == sorted(chosen) and chosen[0] == 1 and chosen[-1] >= 12
+    assert chosen == sorted(chosen)
+    assert chosen[0] == 1 and chosen[-1] >= 12
     assert best_bands(STEPS, 0.6, 8.0, DELTA, WORKLOAD) == 1  # no group is larger than a batch
 
 
 def test_strategies_are_compared_at_one_epsilon() -> None:
     found = compared(STEPS, SHARE, 2.0, DELTA, WORKLOAD, widths=(2, 8, 32))
-    assert found[0].name == "DP-SGD" and found[0].error == 1.0 and found[0].kept == 0
+    assert (found[0].name, found[0].error, found[0].kept) == ("DP-SGD", 1.0, 0)
     assert [each.name for each in found if each.sampling == "cyclic groups"] == ["banded, 2", "banded, 8"]
     for each in found:
         if each.sampling == "fixed order":

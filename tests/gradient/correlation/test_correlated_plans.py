@@ -313,7 +313,8 @@ def test_words_of_a_recipe() -> None:
         "noise_multiplier": 1.0, "public_size": 1000, "expected_batch_size": 50, "epochs": 4, "clipping_norm": 1.0
     }  # fmt: skip
     banded = dp_sgd(**common, correlation="banded", bands=4)
-    assert banded.sampler == CyclicPoisson(0.2, 4) and banded.steps == 80 and banded.expected_batch_size == pytest.approx(50)
+    assert banded.sampler == CyclicPoisson(0.2, 4) and banded.steps == 80
+    assert banded.expected_batch_size == pytest.approx(50)
     assert dp_sgd(**common, correlation="banded", bands=1) == dp_sgd(**common)
     fixed = dp_sgd(**common, correlation="buffered", bands=2, sampling="fixed_order")
     assert fixed.sampler == FixedOrder(20) and fixed.correlation.kept(80) == 2

@@ -263,7 +263,7 @@ def test_the_memory_of_norms_is_nowhere_else(tmp_path: Path, stop: int, plan: st
     public = str(run.history) + str(run.trace) + run.certificate.to_json()
     assert "norms'" not in public
     parts = SpendLog.current().parts(SpendLog.current().charges()[0].id)
-    assert len([part for part, note in parts if note["what"] == "steps"]) == 3  # no epoch was paid for twice
+    assert len([part for part in parts if part.note["what"] == "steps"]) == 3  # no epoch was paid for twice
 
 
 @pytest.mark.parametrize("setting", [{"adaptive": AdaptiveNorm()}, {"pass_every": 2}], ids=["adaptive", "pass_every"])

@@ -99,26 +99,32 @@ def dpis(
             raise ValueError("order and worst_case_share are settings of a Rényi filter: pass filter='renyi' with them.")
         plan = _by_profile(epsilon, delta, earlier, settings)
     else:
-        planned: list[Callable[[float], Event]] = []
-        if public_size is not None:
-            steps = max(1, round(epochs * public_size / expected_batch_size))
-            for ratio in _RATIOS:
-                rate = min(expected_batch_size / (ratio * public_size), 1.0)
-                planned.append(functools.partial(epoch_event, rate, steps=steps))
-        try:
-            budget = rdp_budget(epsilon, delta, order=order, planned=planned, earlier=earlier)
-        except UnsupportedEventError as error:
-            raise UnsupportedEventError(
-                f"{error} What was released earlier is no part of a Rényi filter: state public_size, and leave filter at its "
-                "default."
-            ) from None
-        plan = ImportancePlan(budget=budget, **settings)
+        plan = _by_renyi(epsilon, delta, order, earlier, settings)
     if average_from is None:
         return plan
     if public_size is None:
         raise ValueError("Averaging from a fraction of the steps needs public_size: state it, or pass average_from=None.")
     skip = math.floor(check.fraction("average_from", average_from, zero=True) * plan.steps)
     return replace(plan, update=Averaged(update, skip=skip))
+
+
+def _by_renyi(
+    epsilon: float, delta: float, order: float | None, earlier: Event | None, settings: dict[str, Any]
+) -> ImportancePlan:
+    """Epochs that add up divergences at one order: where none is stated, the best one for what is planned."""
+    planned: list[Callable[[float], Event]] = []
+    if (size := settings["public_size"]) is not None:
+        batch = settings["expected_batch_size"]
+        steps = max(1, round(settings["epochs"] * size / batch))
+        for ratio in _RATIOS:
+            planned.append(functools.partial(epoch_event, min(batch / (ratio * size), 1.0), steps=steps))
+    try:
+        budget = rdp_budget(epsilon, delta, order=order, planned=planned, earlier=earlier)
+    except UnsupportedEventError as error:
+        raise UnsupportedEventError(
+            f"{error} What was released earlier is no part of a Rényi filter: state public_size, and leave filter at its default."
+        ) from None
+    return ImportancePlan(budget=budget, **settings)
 
 
 def _by_profile(epsilon: float, delta: float, earlier: Event | None, settings: dict[str, Any]) -> ImportancePlan:
