@@ -61,7 +61,7 @@ def paired(name: str, repeats: int) -> Iterator[str]:
         scores = np.array(
             [
                 [
-                    100 * quietly(train, split(name, repeat), method, epsilon, Relation.ADD_OR_REMOVE_ONE)["accuracy"]
+                    quietly(train, split(name, repeat), method, epsilon, Relation.ADD_OR_REMOVE_ONE)["accuracy"]
                     for method in (Gradient(), CorrelatedGradient(), CorrelatedGradient(sampling="fixed_order"))
                 ]
                 for repeat in range(repeats)

@@ -65,7 +65,7 @@ def plan_of(**settings: object) -> Plan:
 def test_a_method_chooses_its_bands_and_its_sampler() -> None:
     chosen = plan_of()
     assert isinstance(chosen.sampler, CyclicPoisson) and chosen.sampler.groups == chosen.correlation.bands(chosen.steps)
-    assert chosen.correlation == BandedToeplitz(chosen.sampler.groups, Workload.of_update(chosen.update, chosen.steps))
+    assert chosen.correlation == BandedToeplitz(chosen.sampler.groups, Workload(momentum=0.9, weight_decay=0.02, of="all"))
     assert isinstance(plan_of(bands=1).sampler, Poisson)
     fixed = plan_of(sampling="fixed_order", correlation="buffered", bands=2)
     assert isinstance(fixed.sampler, FixedOrder) and fixed.correlation.kept(fixed.steps) == 2
