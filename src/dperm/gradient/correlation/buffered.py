@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace, device
 from scipy.optimize import minimize
 from scipy.signal import fftconvolve, lfilter
 
@@ -64,16 +65,19 @@ class _Buffers(Memory):
     """Σ_k θ_r^{k−1}·noise_{t−k}, in one buffer for each θ_r."""
 
     def __init__(self, thetas: Array, omegas: Array, limit: float) -> None:
-        self._thetas, self._omegas, self._limit = thetas.tolist(), omegas.tolist(), limit
-        self._buffers: list[Any] = []
+        self._thetas, self._omegas, self._limit = thetas.tolist(), omegas, limit
+        self._buffers: Any = None  # (buffers, p)
 
     def owed(self) -> Any | None:
-        return weighted(self._omegas, self._buffers)
+        return None if self._buffers is None else weighted(self._omegas, self._buffers)
 
     def keep(self, released: Any, total: Any, owed: Any | None) -> None:
         noise = cut(released - total, self._limit)
-        before = self._buffers or [noise * 0.0 for _ in self._thetas]
-        self._buffers = [cut(buffer * theta + noise, self._limit) for theta, buffer in zip(self._thetas, before, strict=True)]
+        if self._buffers is None:
+            xp = array_namespace(noise)
+            self._buffers = xp.zeros((len(self._thetas), *noise.shape), dtype=noise.dtype, device=device(noise))
+        for place, theta in enumerate(self._thetas):
+            self._buffers[place, ...] = cut(self._buffers[place] * theta + noise, self._limit)
 
 
 _UNSTABLE, _LARGEST = 1e3, 1e140  # ln of an error that is none; numbers whose squares are doubles

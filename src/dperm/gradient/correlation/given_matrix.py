@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import scipy.linalg
 
 from dperm._types import Array
-from dperm.gradient.correlation.strategy import Last, Memory, Strategy, rounded_terms, weighted
+from dperm.gradient.correlation.strategy import Last, Memory, Strategy, rounded_terms
 from dperm.gradient.correlation.workload import Workload
 
 _ROUNDED = 1 + 1e-12  # products of rows of up to some thousand doubles
@@ -85,12 +84,10 @@ class _Rows(Last):
 
     def __init__(self, matrix: Array, bands: int, limit: float) -> None:
         super().__init__([0.0] * (bands - 1), limit)
-        self._matrix, self._step = matrix, 0
+        self._matrix = matrix
 
-    def owed(self) -> Any | None:
-        before = range(self._step - 1, -1, -1)
-        return weighted((float(self._matrix[self._step, step]) for step in before), reversed(self._noise))
-
-    def keep(self, released: Any, total: Any, owed: Any | None) -> None:
-        super().keep(released, total, owed)
-        self._step += 1
+    def _by_age(self) -> Array:
+        row = np.zeros(len(self._coefficients))
+        before = self._matrix[self._step, max(0, self._step - len(row)) : self._step]
+        row[len(row) - len(before) :] = before
+        return row

@@ -31,7 +31,7 @@ class InverseSquareRoot(Toeplitz):
 
     @classmethod
     def for_run(cls, width: int, participation: Participation, workload: Workload) -> InverseSquareRoot:
-        return cls(width, workload.momentum)
+        return cls(width, workload.momentum, 1 - workload.weight_decay)
 
     def __post_init__(self) -> None:
         check.integer("width", self.width)

@@ -30,7 +30,7 @@ class BandedSquareRoot(Toeplitz):
 
     @classmethod
     def for_run(cls, width: int, participation: Participation, workload: Workload) -> BandedSquareRoot:
-        return cls(width, workload.momentum)
+        return cls(width, workload.momentum, 1 - workload.weight_decay)
 
     def __post_init__(self) -> None:
         check.integer("width", self.width)

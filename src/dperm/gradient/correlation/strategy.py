@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
 from scipy.signal import lfilter
 
 from dperm._family import members
@@ -43,26 +42,32 @@ class Last(Memory):
     """
 
     def __init__(self, coefficients: Sequence[float], limit: float) -> None:
-        self._coefficients, self._limit = [float(coefficient) for coefficient in coefficients], limit
-        self._noise: deque[Any] = deque(maxlen=len(self._coefficients))
+        self._coefficients, self._limit = np.array(coefficients, dtype=np.float64), limit
+        self._noise: Any = None  # (bands − 1, p), the noise of step t in row t mod (bands − 1)
+        self._step = 0
 
     def owed(self) -> Any | None:
-        return weighted(self._coefficients, reversed(self._noise))
+        return None if self._noise is None else weighted(np.roll(self._by_age(), self._step % len(self._noise)), self._noise)
+
+    def _by_age(self) -> Array:
+        """The coefficients of what is kept, the oldest first."""
+        return self._coefficients[::-1]
 
     def keep(self, released: Any, total: Any, owed: Any | None) -> None:
-        self._noise.append(cut(released - total, self._limit))
+        if not len(self._coefficients):
+            return
+        if self._noise is None:
+            xp = array_namespace(released)
+            kept = (len(self._coefficients), *released.shape)
+            self._noise = xp.zeros(kept, dtype=released.dtype, device=device(released))
+        self._noise[self._step % len(self._noise), ...] = cut(released - total, self._limit)
+        self._step += 1
 
 
-def weighted(coefficients: Iterable[float], arrays: Iterable[Any]) -> Any | None:
-    """Σ of coefficient × array, of as many as there are of both; None of none."""
-    total = None
-    for coefficient, array in zip(coefficients, arrays, strict=False):
-        part = array * coefficient
-        if total is None:
-            total = part
-        else:
-            total += part  # in place: nobody else holds it
-    return total
+def weighted(coefficients: Array, arrays: Any) -> Any:
+    """Σ of coefficient × array, of arrays (k, p) of one backend."""
+    xp = array_namespace(arrays)
+    return xp.tensordot(xp.asarray(coefficients, dtype=arrays.dtype, device=device(arrays)), arrays, axes=1)
 
 
 def cut(array: Any, limit: float) -> Any:
