@@ -90,22 +90,36 @@ def dpis(
         "pass_every": pass_every,
         "adaptive": adaptive,
     }
+    plan = _within(epsilon, delta, filter, order, earlier, settings)
+    return plan if average_from is None else _averaged(plan, average_from)
+
+
+def _averaged(plan: ImportancePlan, average_from: float) -> ImportancePlan:
+    """With the mean of the iterates from this fraction of the steps on."""
+    if plan.public_size is None:
+        raise ValueError("Averaging from a fraction of the steps needs public_size: state it, or pass average_from=None.")
+    skip = math.floor(check.fraction("average_from", average_from, zero=True) * plan.steps)
+    return replace(plan, update=Averaged(plan.update, skip=skip))
+
+
+def _within(
+    epsilon: float,
+    delta: float,
+    filter: Literal["profile", "renyi"] | FilteredRdp,
+    order: float | None,
+    earlier: Event | None,
+    settings: dict[str, Any],
+) -> ImportancePlan:
+    """Epochs held to a filter of this kind, or to what is left of one."""
     if isinstance(filter, FilteredRdp):
         if order is not None or earlier is not None:
             raise ValueError("Expected neither order nor earlier beside a filter, which has both.")
-        plan = ImportancePlan(budget=filter, **settings)
-    elif filter == "profile":
-        if order is not None or worst_case_share is not None:
+        return ImportancePlan(budget=filter, **settings)
+    if filter == "profile":
+        if order is not None or settings["worst_case_share"] is not None:
             raise ValueError("order and worst_case_share are settings of a Rényi filter: pass filter='renyi' with them.")
-        plan = _by_profile(epsilon, delta, earlier, settings)
-    else:
-        plan = _by_renyi(epsilon, delta, order, earlier, settings)
-    if average_from is None:
-        return plan
-    if public_size is None:
-        raise ValueError("Averaging from a fraction of the steps needs public_size: state it, or pass average_from=None.")
-    skip = math.floor(check.fraction("average_from", average_from, zero=True) * plan.steps)
-    return replace(plan, update=Averaged(update, skip=skip))
+        return _by_profile(epsilon, delta, earlier, settings)
+    return _by_renyi(epsilon, delta, order, earlier, settings)
 
 
 def _by_renyi(
