@@ -301,6 +301,24 @@ def test_a_part_without_steps_is_not_opened_again(tmp_path: Path) -> None:
     again.resume(charge, whole)
     with pytest.raises(UnpaidReleaseError, match="holds no part"):
         again.reopen(part, 0)
+    nowhere: Any = None
+    for channel in (first, again):
+        with pytest.raises(TypeError, match="first"):
+            channel.reopen(part, nowhere)
+        with pytest.raises(UnpaidReleaseError):
+            channel.release(QUERY, GaussianNoise(1.0, 9.0))
+
+
+@pytest.mark.parametrize("asked", [(0.9, 2), (1, 1.5), (1, 2, 0.5), (math.nan, 2), (1, math.nan), (-1, 2), (1, 2, -1)])
+def test_steps_are_whole(asked: tuple[Any, ...], tmp_path: Path) -> None:
+    """Nine tenths of the first step were reserved again and again, and together were many."""
+    channel = Channel.open(log=SpendLog(tmp_path / "log.db"))
+    channel.charge(SelfComposed(Gaussian(9.0), 2), "test", continuable=True)
+    for _ in range(3):
+        with pytest.raises(ValueError, match=r"steps|limit|done"):
+            channel.reserve(*asked)
+    with pytest.raises(UnpaidReleaseError):
+        channel.release(QUERY, GaussianNoise(1.0, 9.0))
 
 
 CLAIMS = {

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from dperm import _validate as check
 from dperm._family import ours
 from dperm._random import Randomness
 from dperm._types import Array
@@ -155,6 +156,8 @@ class Channel:
         release: what the event that was charged, or a part of a filter's budget, names at its number."""
         charge_id, event = self._own_charge(), self.event
         assert event is not None
+        asked = (("steps", steps), ("limit", limit), ("done", done))
+        steps, limit, done = (check.integer(name, number, minimum=0) for name, number in asked)
         if limit > (paid := steps_of(event)) and not chosen_on_the_way(
             event
         ):  # a filter's parts are reopened one by one, as the log has them
@@ -211,6 +214,7 @@ class Channel:
     def reopen(self, event: Event, first: int) -> None:
         """Open the door again for the steps of a part, numbered from `first` on, that was admitted before an interruption:
         `reserve` says which of them were not drawn."""
+        check.integer("first", first, minimum=0)
         if not any((part.event, part.first) == (event, first) for part in self.parts()):
             raise UnpaidReleaseError(f"The spend log holds no part {event} whose steps begin at {first}.")
         _refuse_hidden(event)
