@@ -7,7 +7,7 @@ import json
 import threading
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -111,6 +111,22 @@ def test_a_budget_a_card_an_audit_and_what_was_spent(options: jobs.TrainingOptio
     jobs.create_budget(jobs.BudgetingOptions(label="people", epsilon=2.5))
     with pytest.raises(BudgetExceeded):
         jobs.train(options)
+
+
+def test_an_audit_leaves_the_model_that_it_reads(options: jobs.TrainingOptions) -> None:
+    """Its results took the place of the model, which was paid for."""
+    jobs.train(options)
+    text = options.output.read_text()
+    with pytest.raises(ValueError, match="different files"):
+        jobs.audit(jobs.AuditingOptions(model=options.output, trials=20, output=options.output))
+    assert options.output.read_text() == text
+
+
+def test_a_rule_that_no_budget_has_is_refused() -> None:
+    """A terminal offers two; from a program any other was the first."""
+    rule: Any = "GDP"
+    with pytest.raises(ValueError, match="'renyi', 'gdp'"):
+        jobs.create_budget(jobs.BudgetingOptions(label="people", epsilon=1.0, rule=rule))
 
 
 def test_what_a_file_states_is_accounted_for(tmp_path: Path) -> None:
