@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import subprocess
+import sys
 import threading
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -145,6 +147,24 @@ def test_a_comparison_keeps_nothing_beside_its_report(tmp_path: Path) -> None:
     (result,) = jobs.compare(asked)
     assert result.dataset == "breast_cancer" and result.cell("output", 1.0).scores.shape == (2,)
     assert output.exists() and [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_script_without_a_guard_is_charged_once(tmp_path: Path) -> None:
+    """Each worker of the comparison ran it again, and trained once more."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from multiprocessing import get_context\n"
+        "from dperm.privacy import Gaussian\n"
+        "from dperm.release import Channel, SpendLog\n"
+        f"Channel.open(log=SpendLog({str(tmp_path / 'log.db')!r})).charge(Gaussian(9.0), 'test')\n"
+        "if __name__ == '__main__':\n"
+        "    worker = get_context('spawn').Process(target=print)\n"
+        "    worker.start()\n"
+        "    worker.join()\n"
+    )
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0 and "RuntimeError: Nothing was charged" in ran.stderr
+    assert len(SpendLog(tmp_path / "log.db").charges()) == 1
 
 
 @pytest.mark.parametrize("name", [name for name in jobs.__all__ if name.endswith("Options")])

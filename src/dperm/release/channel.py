@@ -14,6 +14,7 @@ noise, is a `Noise`, and the randomness behind the door a `Source`, which replay
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -108,6 +109,7 @@ class Channel:
         """Pay for `event`, on disk, before anything is released; returns the charge's id. Once per channel. `persons`: it
         protects persons with all their rows, not records. `continuable`: every step will be reserved before it is drawn, and each
         part of a filter is written before its releases, so that an interrupted run can be continued within its budget."""
+        _refuse_script_of_workers()
         with self._lock:  # of two at once, the second is refused before it is written
             self._allowance.refuse_second_charge()
             filter_of(event)  # what it refuses is not charged
@@ -282,6 +284,15 @@ class Channel:
         if drawn is None or not drawn.independent_records or drawn.period > 1:
             raise UnpaidReleaseError("Only Poisson draws can be thinned: nothing is proved of others.")
         return self._source.thin(indices, keep, coin)
+
+
+def _refuse_script_of_workers() -> None:
+    """RuntimeError where a process that is spawned for a part of the work runs the whole script first."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # what multiprocessing itself looks at
+        raise RuntimeError(
+            "Nothing was charged: a worker process runs this script again as it starts. Put what the script does below if "
+            '__name__ == "__main__":.'
+        )
 
 
 def _refuse_hidden(event: Event) -> None:
