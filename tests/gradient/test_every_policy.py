@@ -32,7 +32,7 @@ from dperm.gradient.policy import runs_by_parts
 from dperm.objectives import RECORD, LinearObjective, Logistic, PrivacyUnit
 from dperm.objectives.parts import PartedRecords
 from dperm.objectives.per_example import Pass
-from dperm.privacy import Relation
+from dperm.privacy import Composed, Event, Relation
 from dperm.release import Channel, Noise, UnpaidReleaseError
 from dperm.release.draws import Draw
 from helpers.asked import Asked, Question
@@ -40,7 +40,7 @@ from helpers.engines import LocalEngine
 from helpers.policies import EPOCH, PERSON, SIZE, STEPS, all_policies, example
 
 FEATURES, SHARD = 3, 2  # of θ, and those of its numbers that are in one process
-INTERRUPTED = (1, EPOCH, EPOCH + 1)  # before these steps
+INTERRUPTED = (1, EPOCH, EPOCH + 1, STEPS - 1)  # before these steps
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(SIZE * PERSON, FEATURES)) / 2
 SIGNS = np.where(RNG.random(SIZE * PERSON) < 0.5, 1.0, -1.0)
@@ -175,7 +175,8 @@ def unlike(policy: Policy, at: Path, before: int, *, more: bool) -> int | None:
         late = number >= before + -before % EPOCH  # steps that are drawn together may be lost, but no more
         if (late or number in rest) and (number not in rest or not whole[number].like(rest[number], more=more)):
             return number
-    return None if whole[STEPS - 1].keeps(rest[STEPS - 1], anew=more) else STEPS - 1
+    lost = STEPS - 1 not in rest
+    return None if lost or whole[STEPS - 1].keeps(rest[STEPS - 1], anew=more) else STEPS - 1
 
 
 def forgets(policy: Policy) -> str:
@@ -313,7 +314,23 @@ def goes_on_though_it_says_no(policy: Policy) -> str:
     return f"{type(policy).__name__} says that its runs do not go on after an interruption, but they do."
 
 
-LAWS = (goes_on_though_it_says_no, misnames, forgets, misplaces, mixes_trials, needs_all_parts, needs_all_numbers)
+def misorders(policy: Policy) -> str:
+    """What is wrong with the order in which the event names the steps, by whose numbers a run of a network goes on."""
+    if not policy.continues or policy.anchored:
+        return ""
+    problem, channel = problem_of(policy), Channel.open(Steady())
+    channel.charge(policy.event(problem.facts.relation), "test", continuable=True)
+    run = policy.gradients(problem, records_of(problem), channel)
+    while run.step < policy.steps:
+        channel.reserve(1, policy.steps, run.step)
+        try:
+            run(moving(run.step))
+        except UnpaidReleaseError as error:
+            return f"{type(policy).__name__} is charged for another step than {run.step} at its number: {error}"
+    return ""
+
+
+LAWS = (goes_on_though_it_says_no, misnames, misorders, forgets, misplaces, mixes_trials, needs_all_parts, needs_all_numbers)
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
@@ -358,6 +375,13 @@ class Kept(Momentum):
 
     def restore(self, public: Mapping[str, Any], private: Mapping[str, Any]) -> None:
         self.velocity = np.array(public["velocity"])
+
+
+class Late(Kept):
+    """Forgets what was released before from the last step but one on."""
+
+    def public(self) -> dict[str, Any]:
+        return super().public() if self.step <= STEPS - 2 else {"velocity": 0.0}
 
 
 class Unwritten(NoisyGradients):
@@ -423,6 +447,7 @@ _FORGETS = "or say in `made_anew`"
         (Unread, Plan, {"bounding": AdaptiveClip(0.2)}, _FORGETS),
         (Generous, IndividualPlan, {}, _FORGETS),
         (Ending, Plan, {}, _FORGETS),
+        (Late, Plan, {}, f"before step {STEPS - 1} asks"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -449,6 +474,18 @@ def test_noise_of_steps_that_are_passed_over_is_told_of() -> None:
 def test_other_releases_than_those_stated_are_told_of() -> None:
     kind = planted(NoisyGradients, released_kinds=frozenset({"sum of gradients", "number of records"}))
     assert "but releases ['sum of gradients']" in misnames(example(kind))
+
+
+def backwards(self: Plan, relation: Relation, start: int = 0, stop: int | None = None) -> Event:
+    """The levels of noise, the last of them first."""
+    event = Plan.event(self, relation, start, stop)
+    return Composed(event.events[::-1]) if isinstance(event, Composed) else event
+
+
+def test_an_event_in_another_order_than_its_steps_is_told_of() -> None:
+    noise = ExponentialDecay(2.0, 0.5, EPOCH)
+    assert "another step than 0" in misorders(example(planted(NoisyGradients, event=backwards), noise=noise))
+    assert misorders(example(planted(NoisyGradients), noise=noise)) == ""
 
 
 class Blind(NoisyGradients):

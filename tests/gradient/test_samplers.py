@@ -22,7 +22,7 @@ from dperm.mechanisms import Gradient, GradientPerturbation
 from dperm.objectives import RECORD, PrivacyUnit
 from dperm.privacy import Gaussian, Relation, SelfComposed, TruncatedPoisson, calibrate, epsilon
 from dperm.privacy.events import RowsSampled, leaves
-from dperm.release import Channel, GaussianNoise, SpendLog, SystemSource, UnpaidReleaseError
+from dperm.release import Channel, GaussianNoise, SpendLog, SystemSource, UnpaidReleaseError, spend_log
 from dperm.release.draws import Draw
 from helpers.catalogue.common import ADD, BUDGET, DELTA, REPLACE, SIZE, objective, plan
 
@@ -460,6 +460,42 @@ def test_no_epoch_is_drawn_twice_however_often_a_run_is_killed(tmp_path: Path, m
                 assert again.steps_lost == step.number - 2
                 break
     assert epochs == [1, 2, 3]
+
+
+def test_a_run_whose_log_is_gone_pays_from_the_epoch_that_it_was_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs begin where what was charged says that they do, however often it is killed."""
+    torch = pytest.importorskip("torch")
+    from dperm.torch import PrivateTrainer
+    from dperm.torch.training import training_run as run
+
+    monkeypatch.setattr(run, "_SECONDS_AT_ONCE", 0.0)
+    inputs = torch.as_tensor(RNG.normal(size=(80, 3)))
+    data = torch.utils.data.TensorDataset(inputs, (inputs[:, 0] > 0).long())
+
+    def trainer() -> Any:
+        model = torch.nn.Linear(3, 2, dtype=torch.float64)
+        return PrivateTrainer(
+            model, lambda outputs, targets: torch.nn.functional.cross_entropy(outputs, targets, reduction="none"),
+            torch.optim.SGD(model.parameters(), 0.1), partial(dp_sgd, sampling="balls_and_bins"), epsilon=3.0, delta=1e-5,
+            epochs=4, expected_batch_size=10, clipping_norm=1.0, public_size=80, checkpoint=tmp_path / "run",
+        )  # fmt: skip
+
+    def train(number: int, until: int, resume: bool) -> list[int]:
+        mine, done = trainer(), list[int]()
+        with spend_log(tmp_path / f"{number}.db"):
+            for step in mine.steps(data, resume=resume):
+                mine.optimizer.step()
+                done.append(step.number)
+                if step.number == until:
+                    mine.save()
+                    break
+        return done
+
+    assert train(0, 3, resume=False) == [1, 2, 3]
+    with pytest.warns(UserWarning, match="passed over"), pytest.warns(UserWarning, match="paid for again"):
+        assert train(1, 11, resume=True) == [9, 10, 11]  # the other log does not hold its charge
+    with pytest.warns(UserWarning, match="skipped|passed over"):
+        assert train(1, 0, resume=True) == list(range(17, 33))
 
 
 def test_every_sampler_makes_the_steps_it_is_asked_for() -> None:

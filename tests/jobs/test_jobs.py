@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
+import subprocess
+import sys
 import threading
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -113,6 +115,22 @@ def test_a_budget_a_card_an_audit_and_what_was_spent(options: jobs.TrainingOptio
         jobs.train(options)
 
 
+def test_an_audit_leaves_the_model_that_it_reads(options: jobs.TrainingOptions) -> None:
+    """Its results took the place of the model, which was paid for."""
+    jobs.train(options)
+    text = options.output.read_text()
+    with pytest.raises(ValueError, match="different files"):
+        jobs.audit(jobs.AuditingOptions(model=options.output, trials=20, output=options.output))
+    assert options.output.read_text() == text
+
+
+def test_a_rule_that_no_budget_has_is_refused() -> None:
+    """A terminal offers two; from a program any other was the first."""
+    rule: Any = "GDP"
+    with pytest.raises(ValueError, match="'renyi', 'gdp'"):
+        jobs.create_budget(jobs.BudgetingOptions(label="people", epsilon=1.0, rule=rule))
+
+
 def test_what_a_file_states_is_accounted_for(tmp_path: Path) -> None:
     stated = jobs.account(jobs.AccountingOptions(noise=4.0, delta=1e-5))
     event = tmp_path / "event.json"
@@ -129,6 +147,24 @@ def test_a_comparison_keeps_nothing_beside_its_report(tmp_path: Path) -> None:
     (result,) = jobs.compare(asked)
     assert result.dataset == "breast_cancer" and result.cell("output", 1.0).scores.shape == (2,)
     assert output.exists() and [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_script_without_a_guard_is_charged_once(tmp_path: Path) -> None:
+    """Each worker of the comparison ran it again, and trained once more."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from multiprocessing import get_context\n"
+        "from dperm.privacy import Gaussian\n"
+        "from dperm.release import Channel, SpendLog\n"
+        f"Channel.open(log=SpendLog({str(tmp_path / 'log.db')!r})).charge(Gaussian(9.0), 'test')\n"
+        "if __name__ == '__main__':\n"
+        "    worker = get_context('spawn').Process(target=print)\n"
+        "    worker.start()\n"
+        "    worker.join()\n"
+    )
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0 and "RuntimeError: Nothing was charged" in ran.stderr
+    assert len(SpendLog(tmp_path / "log.db").charges()) == 1
 
 
 @pytest.mark.parametrize("name", [name for name in jobs.__all__ if name.endswith("Options")])

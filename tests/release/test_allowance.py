@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import pickle
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -301,6 +303,24 @@ def test_a_part_without_steps_is_not_opened_again(tmp_path: Path) -> None:
     again.resume(charge, whole)
     with pytest.raises(UnpaidReleaseError, match="holds no part"):
         again.reopen(part, 0)
+    nowhere: Any = None
+    for channel in (first, again):
+        with pytest.raises(TypeError, match="first"):
+            channel.reopen(part, nowhere)
+        with pytest.raises(UnpaidReleaseError):
+            channel.release(QUERY, GaussianNoise(1.0, 9.0))
+
+
+@pytest.mark.parametrize("asked", [(0.9, 2), (1, 1.5), (1, 2, 0.5), (math.nan, 2), (1, math.nan), (-1, 2), (1, 2, -1)])
+def test_steps_are_whole(asked: tuple[Any, ...], tmp_path: Path) -> None:
+    """Nine tenths of the first step were reserved again and again, and together were many."""
+    channel = Channel.open(log=SpendLog(tmp_path / "log.db"))
+    channel.charge(SelfComposed(Gaussian(9.0), 2), "test", continuable=True)
+    for _ in range(3):
+        with pytest.raises(ValueError, match=r"steps|limit|done"):
+            channel.reserve(*asked)
+    with pytest.raises(UnpaidReleaseError):
+        channel.release(QUERY, GaussianNoise(1.0, 9.0))
 
 
 CLAIMS = {
@@ -367,6 +387,35 @@ def test_a_run_that_goes_on_releases_no_kind_again_for_a_step_of_another(tmp_pat
         again.release(QUERY, GaussianNoise(1.0, 2.0))
     for _ in range(3):
         again.release(QUERY, GaussianNoise(1.0, 9.0))
+
+
+def test_of_two_charges_at_once_one_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both were written, and steps of the one were reserved under the name of the other: what was charged could leave again."""
+    log, written = SpendLog(tmp_path / "log.db"), SpendLog.charge
+    both = threading.Barrier(2)
+
+    def slowly(self: SpendLog, event: Event, **said: Any) -> str:
+        charge_id = written(self, event, **said)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.5)
+        return charge_id
+
+    monkeypatch.setattr(SpendLog, "charge", slowly)
+    channel, refused = Channel.open(log=log), list[UnpaidReleaseError]()
+
+    def charge(noise: float) -> None:
+        try:
+            channel.charge(SelfComposed(Gaussian(noise), 2), "test", continuable=True)
+        except UnpaidReleaseError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=charge, args=(noise,)) for noise in (2.0, 50.0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (charged,) = log.charges()
+    assert (charged.id, charged.event) == (channel.charge_id, channel.event) and len(refused) == 1
 
 
 def test_a_channel_has_no_copies() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -339,9 +340,10 @@ def test_a_release_beside_epochs_begins_none_of_them_in_a_run_that_goes_on(besid
     log, event = SpendLog(tmp_path / "log.db"), Composed((beside, sampler.event(Gaussian(1.0), 0, 8)))
     first = Channel.open(log=log)
     charge = first.charge(event, "test", continuable=True)
-    first.reserve(3, 8 + steps_of(beside))
+    number, limit = steps_of(beside) + 3, 8 + steps_of(beside)
+    first.reserve(number, limit)
     again = continued(log, charge, event)
-    assert again.reserve(5 + steps_of(beside), 8 + steps_of(beside)) == (3, 8 + steps_of(beside))
+    assert again.reserve(5, limit) == (number, limit)
 
     def begin() -> None:
         next(iter(again.draw(sampler, 10, 4)))
@@ -350,6 +352,40 @@ def test_a_release_beside_epochs_begins_none_of_them_in_a_run_that_goes_on(besid
     begin()
     with pytest.raises(UnpaidReleaseError, match="drawn anew"):
         begin()
+
+
+@pytest.mark.parametrize("blocks", [(1,), (2, 1), (3, 5), (4,), (12,)])
+def test_an_epoch_is_begun_once_however_copies_of_a_run_share_its_steps(blocks: tuple[int, ...], tmp_path: Path) -> None:
+    """Each of them could begin as many as were charged: steps that were drawn, and charged, together were drawn by themselves."""
+    sampler = BallsAndBins(4)
+    log, event = SpendLog(tmp_path / "log.db"), sampler.event(Gaussian(1.0), 0, 12)
+    channels = [Channel.open(log=log)]
+    charge = channels[0].charge(event, "test", continuable=True)
+    channels += [continued(log, charge, event) for _ in range(2)]
+    begun = number = 0
+    for turn in range(12):
+        channel = channels[(turn + 1) % 3]  # the first run is last
+        start, stop = channel.reserve(blocks[turn % len(blocks)], 12)
+        for _ in range(stop - start):
+            channel.draw(sampler, 10, 4)
+            with contextlib.suppress(UnpaidReleaseError):
+                channel.release(QUERY, GaussianNoise(1.0, 1.0, 0.25))
+                begun += 1
+        number = stop
+    assert (begun, number) == (3, 12)
+
+
+def test_an_epoch_is_of_one_noise(tmp_path: Path) -> None:
+    """One step of little noise and three of much were drawn together, and then the others: a record was twice in the former."""
+    sampler = BallsAndBins(4)
+    channel = Channel.open(log=SpendLog(tmp_path / "log.db"))
+    channel.charge(Composed((sampler.event(Gaussian(1.0), 0, 4), sampler.event(Gaussian(9.0), 0, 4))), "test")
+    channel.draw(sampler, 10, 4)
+    channel.release(QUERY, GaussianNoise(1.0, 1.0, 0.25))
+    with pytest.raises(UnpaidReleaseError, match="period that records were drawn for"):
+        channel.release(QUERY, GaussianNoise(1.0, 9.0, 0.25))
+    for _ in range(3):
+        channel.release(QUERY, GaussianNoise(1.0, 1.0, 0.25))
 
 
 @pytest.mark.parametrize("length", [2, 3])

@@ -96,6 +96,10 @@ class Policy(ABC):
         """What the steps from `done` on are charged where a run is continued without what it paid."""
         return self.event(relation, done)
 
+    def paid_from(self, done: int) -> int:
+        """The number of the first step that `rest` pays for: that from which steps are charged together with step `done`."""
+        return done
+
     def pays_for(self, event: Event, relation: Relation, first: int) -> bool:
         """Whether `event` is what this policy charges for its steps from `first` on."""
         return event == self.event(relation, first)

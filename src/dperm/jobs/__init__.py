@@ -2,7 +2,8 @@
 
 A job is a function of one value of options. It reads within limits, refuses before it charges, reserves its files before the
 charge and keeps what was paid for whatever happens; it returns a result, and prints nothing. What a job needs of the library it
-imports when it runs, so that `dperm` starts in a moment.
+imports when it runs, so that `dperm` starts in a moment. A comparison starts processes, each of which runs a script once more
+that does not begin its work below `if __name__ == "__main__":`; there charges are refused.
 """
 
 from dperm.jobs.accounting import Accounted, AccountingOptions, account

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dperm._files import Reserved, replace_own
-from dperm.jobs.files import SavedModel, dataset_of, search_of
+from dperm.jobs.files import SavedModel, dataset_of, refuse_same, search_of
 from dperm.jobs.models import KINDS
 from dperm.jobs.options import SOURCE, VerifyKey
 
@@ -107,6 +107,8 @@ def prepared_audit(asked: AuditingOptions) -> Iterator[Audit]:
         raise ValueError("Expected --members and --others together: members are told from others.")
     if asked.members is not None and asked.model is None:
         raise ValueError("Expected a model whose members are inferred.")
+    for source in (asked.model, asked.members, asked.others, asked.verify_key):
+        refuse_same(source, asked.output)
     target = _named(asked) if asked.model is None else _saved(asked, asked.model)
     with replace_own(asked.output, private=asked.members is not None) as file:
         if asked.trials is not None:

@@ -57,8 +57,11 @@ def create_budget(asked: BudgetingOptions) -> Account:
 
 
 def _rule(asked: BudgetingOptions) -> Rule:
+    from dperm import _validate as check
     from dperm.release.ledger import GdpFilter, Plan, RenyiFilter
 
+    if asked.rule is not None:
+        check.choice("--filter", asked.rule, ("renyi", "gdp"))
     settings: dict[str, Any] = {"relation": stated_relation(asked.relation), "order": asked.order, "mass": asked.mass}
     stated = {setting: value for setting, value in settings.items() if value is not None}
     if asked.plan and ("mass" in stated or "order" in stated or asked.rule is not None):

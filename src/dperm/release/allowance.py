@@ -10,7 +10,8 @@ What holds, whatever is asked in whatever order:
    for the first run or for one that goes on with it, and pays for the release that the event names at its place. Parts of a
    filter's budget have numbers, too, where they are steps. What has no number is released by the first run alone: linear terms,
    the parts of a split, and parts of a filter's budget beside the steps.
-5. Steps whose draws are made, and charged, together begin as many periods as were charged, whoever goes on with the run.
+5. Of steps whose draws are made, and charged, together each period begins once, with one noise: for whoever reserved its first
+   step, where steps have numbers.
 6. Of steps that are charged as hidden, one iterate of each run leaves.
 7. A part of a filter's budget covers what it pays for once the filter has taken it. Of parts whose numbers overlap one is open.
 
@@ -24,7 +25,7 @@ from collections import Counter
 from itertools import chain
 
 from dperm.privacy.accountants.privacy_filters import Filter, ProfileFilter, filter_of
-from dperm.privacy.events import Disjoint, Event, Paid, leaves, paid_steps, steps_of
+from dperm.privacy.events import Disjoint, Event, Paid, begun_periods, leaves, paid_steps, steps_of
 from dperm.release.draws import Draw
 
 _SAME = 1e-9  # relative difference within which two noise levels are the same number
@@ -48,17 +49,16 @@ class Allowance:
         self._granted: Counter[Claim] = Counter()  # what reserved steps pay for
         self._steps: list[tuple[int, Event]] = []  # events whose releases are steps, each with the number of its first
         self._reserved: list[tuple[int, int]] = []  # first numbers, and those after the last
-        self._continued = False  # whether the run was interrupted
         self._drawn: Draw | None = None
         self._periods: Counter[Claim] = Counter()  # that may begin, of draws that are charged together
-        self._most_periods: int | None = None  # that may begin in all, in a run that goes on
         self._in_period = 0  # releases since the last of them began
+        self._period: Claim | None = None  # what pays for it
 
     def open(self, event: Event, *, continuable: bool = False, again: bool = False) -> None:
         """The charge was paid, of a run that may be continued if it is `continuable`; `again`: by a run that was interrupted,
         whose releases may have left."""
         self.refuse_second_charge()
-        self.event, self._continued = event, again
+        self.event = event
         self.filter = filter_of(event)
         if not isinstance(self.filter, ProfileFilter):  # the places of one are taken one by one, as parts
             self._cover(event, first=0 if continuable or again else None, again=again)
@@ -81,9 +81,9 @@ class Allowance:
             if isinstance(leaf, Disjoint) or (paid is not None and paid.kind == "objective"):
                 self._left[leaf] += 0 if again else count
             elif paid is not None:
-                self._left[paid] += count * leaf.releases if first is None else 0
-                if paid.draw and leaf.releases > 1:
-                    self._periods[paid] += count
+                if first is None:
+                    self._left[paid] += count * leaf.releases
+                    self._periods[paid] += count if leaf.releases > 1 else 0
                 if paid.kind == "hidden":
                     self._left[paid._replace(kind="last")] += count
 
@@ -94,7 +94,11 @@ class Allowance:
             raise UnpaidReleaseError(f"Steps {first} to {stop} of this charge are open already.")
         self._steps.append((first, event))
         for begun, ended in self._reserved:
-            self._granted += paid_steps(event, begun - first, ended - first)
+            self._pay(event, begun - first, ended - first)
+
+    def _pay(self, event: Event, start: int, stop: int) -> None:
+        self._granted += paid_steps(event, start, stop)
+        self._periods += begun_periods(event, start, stop)
 
     def draws(self, draw: Draw) -> None:
         """Records are drawn anew, by this rule, for the releases that follow."""
@@ -109,11 +113,7 @@ class Allowance:
         """Steps of the run, from its step `first` on, were reserved in the log."""
         self._reserved.append((first, first + steps))
         for begun, event in self._steps:
-            self._granted += paid_steps(event, first - begun, first - begun + steps)
-        if self._continued and self._periods and self._most_periods is None:  # those that were begun before are gone
-            assert self.event is not None
-            period = max(leaf.releases for leaf in leaves(self.event))
-            self._most_periods = max(0, self._periods.total() - -(-first // period))
+            self._pay(event, first - begun, first - begun + steps)
 
     def take(self, *claims: Claim) -> None:
         """Pay for one release that makes these claims, out of what is left. UnpaidReleaseError, with nothing taken, where it is
@@ -152,12 +152,14 @@ class Allowance:
         if not isinstance(claim, Paid) or claim.rate >= 1 or self._drawn is None or self._drawn.period == 1:
             return
         if self._in_period % self._drawn.period == 0:
-            if self._periods[claim] < 1 or self._most_periods == 0:
+            if self._periods[claim] < 1:
                 raise UnpaidReleaseError(
                     f"Records were drawn anew, for {self._drawn.period} steps that are not paid for by {self.event}."
                 )
             self._periods[claim] -= 1
-            self._most_periods = None if self._most_periods is None else self._most_periods - 1
+            self._period = claim
+        elif self._period is None or not _pays(self._period, claim):
+            raise UnpaidReleaseError(f"{_described(claim)} not paid for by the period that records were drawn for.")
         self._in_period += 1
 
 

@@ -14,11 +14,13 @@ noise, is a `Noise`, and the randomness behind the door a `Source`, which replay
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from dperm import _validate as check
 from dperm._family import ours
 from dperm._random import Randomness
 from dperm._types import Array
@@ -43,7 +45,7 @@ class Channel:
         self._source = source
         self._log = _kept_by(log)
         self._allowance = Allowance()
-        self._lock = threading.Lock()  # over all that looks at what is left, or at a filter's budget, and then takes it
+        self._lock = threading.Lock()  # over all that looks whether there is a charge, or what is left of it, and then takes it
         self.label = label
         self.provenance = provenance_of(source)
         self.charge_id: str | None = None
@@ -107,44 +109,49 @@ class Channel:
         """Pay for `event`, on disk, before anything is released; returns the charge's id. Once per channel. `persons`: it
         protects persons with all their rows, not records. `continuable`: every step will be reserved before it is drawn, and each
         part of a filter is written before its releases, so that an interrupted run can be continued within its budget."""
-        self._allowance.refuse_second_charge()
-        filter_of(event)  # what it refuses is not charged
-        if continuable and any(isinstance(leaf, Disjoint) for leaf in leaves(event)):
-            raise ValueError("Expected no reserved steps with an event that is split: such a run cannot be continued.")
-        stop_where_foreseen(event, mechanism, self.label, persons)
-        self.charge_id = self.log.charge(
-            event,
-            mechanism=mechanism,
-            label=self.label,
-            private=self.private,
-            keeps_parts=continuable,
-            keeps_reservations=continuable,
-            persons=persons,
-        )
-        self._keeps_parts = continuable
-        self._allowance.open(event, continuable=continuable)
-        return self.charge_id
+        _refuse_script_of_workers()
+        with self._lock:  # of two at once, the second is refused before it is written
+            self._allowance.refuse_second_charge()
+            filter_of(event)  # what it refuses is not charged
+            if continuable and any(isinstance(leaf, Disjoint) for leaf in leaves(event)):
+                raise ValueError("Expected no reserved steps with an event that is split: such a run cannot be continued.")
+            stop_where_foreseen(event, mechanism, self.label, persons)
+            self.charge_id = self.log.charge(
+                event,
+                mechanism=mechanism,
+                label=self.label,
+                private=self.private,
+                keeps_parts=continuable,
+                keeps_reservations=continuable,
+                persons=persons,
+            )
+            self._keeps_parts = continuable
+            self._allowance.open(event, continuable=continuable)
+            return self.charge_id
 
     def resume(self, charge_id: str, event: Event) -> None:
         """Open the door for an interrupted run whose whole `event` was charged as `charge_id`, with nothing left to pay.
 
         Only steps taken by `reserve` can be released: what was reserved before the interruption is gone.
         """
-        self._allowance.refuse_second_charge()
-        charged = next((charge for charge in self.log.charges() if charge.id == charge_id), None)
-        if charged is None or charged.event != event:
-            raise UnpaidReleaseError(f"The spend log {self.log.where} holds no charge {charge_id} of this event.")
-        if not charged.keeps_reservations:
-            raise UnpaidReleaseError("This run reserved no steps in the spend log: what it released of its charge is not known.")
-        _refuse_hidden(event)
-        if filter_of(event) is not None and not charged.keeps_parts:
-            raise UnpaidReleaseError("This run kept no parts in the spend log: what it spent of its filter is not known.")
-        self.charge_id, self._keeps_parts = charge_id, charged.keeps_parts
-        self._allowance.open(event, again=True)
-        if self.filter is not None:
-            self.filter.know(self.log.accounts(charge_id))
-        if not charged.private:
-            self.not_private_before()
+        with self._lock:
+            self._allowance.refuse_second_charge()
+            charged = next((charge for charge in self.log.charges() if charge.id == charge_id), None)
+            if charged is None or charged.event != event:
+                raise UnpaidReleaseError(f"The spend log {self.log.where} holds no charge {charge_id} of this event.")
+            if not charged.keeps_reservations:
+                raise UnpaidReleaseError(
+                    "This run reserved no steps in the spend log: what it released of its charge is not known."
+                )
+            _refuse_hidden(event)
+            if filter_of(event) is not None and not charged.keeps_parts:
+                raise UnpaidReleaseError("This run kept no parts in the spend log: what it spent of its filter is not known.")
+            self.charge_id, self._keeps_parts = charge_id, charged.keeps_parts
+            self._allowance.open(event, again=True)
+            if self.filter is not None:
+                self.filter.know(self.log.accounts(charge_id))
+            if not charged.private:
+                self.not_private_before()
 
     def not_private_before(self) -> None:
         """A part of the run that this channel continues had noise that protects nothing."""
@@ -155,6 +162,8 @@ class Channel:
         release: what the event that was charged, or a part of a filter's budget, names at its number."""
         charge_id, event = self._own_charge(), self.event
         assert event is not None
+        asked = (("steps", steps), ("limit", limit), ("done", done))
+        steps, limit, done = (check.integer(name, number, minimum=0) for name, number in asked)
         if limit > (paid := steps_of(event)) and not chosen_on_the_way(
             event
         ):  # a filter's parts are reopened one by one, as the log has them
@@ -211,6 +220,7 @@ class Channel:
     def reopen(self, event: Event, first: int) -> None:
         """Open the door again for the steps of a part, numbered from `first` on, that was admitted before an interruption:
         `reserve` says which of them were not drawn."""
+        check.integer("first", first, minimum=0)
         if not any((part.event, part.first) == (event, first) for part in self.parts()):
             raise UnpaidReleaseError(f"The spend log holds no part {event} whose steps begin at {first}.")
         _refuse_hidden(event)
@@ -274,6 +284,15 @@ class Channel:
         if drawn is None or not drawn.independent_records or drawn.period > 1:
             raise UnpaidReleaseError("Only Poisson draws can be thinned: nothing is proved of others.")
         return self._source.thin(indices, keep, coin)
+
+
+def _refuse_script_of_workers() -> None:
+    """RuntimeError where a process that is spawned for a part of the work runs the whole script first."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # what multiprocessing itself looks at
+        raise RuntimeError(
+            "Nothing was charged: a worker process runs this script again as it starts. Put what the script does below if "
+            '__name__ == "__main__":.'
+        )
 
 
 def _refuse_hidden(event: Event) -> None:

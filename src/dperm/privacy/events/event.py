@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -157,6 +157,21 @@ def paid_steps(event: Event, start: int, stop: int) -> Counter[Paid]:
     """What pays for the steps of an event from number `start` up to, not including, `stop`, in the order in which it names them.
     Numbers that it has no step of, below 0 among them, are paid by nothing."""
     paid: Counter[Paid] = Counter()
+    for leaf, steps, _ in _steps_between(event, start, stop):
+        paid[leaf] += steps
+    return paid
+
+
+def begun_periods(event: Event, start: int, stop: int) -> Counter[Paid]:
+    """How many periods, of steps that are drawn and charged together, begin with these steps, by what pays for them."""
+    begun: Counter[Paid] = Counter()
+    for leaf, _, periods in _steps_between(event, start, stop):
+        begun[leaf] += periods
+    return begun
+
+
+def _steps_between(event: Event, start: int, stop: int) -> Iterator[tuple[Paid, int, int]]:
+    """What pays for some of these steps, for how many of them, and how many periods begin among those."""
     offset = 0
     for part, times in event.sequence():
         size = steps_of(part)
@@ -166,18 +181,18 @@ def paid_steps(event: Event, start: int, stop: int) -> Counter[Paid]:
             continue
         if part is event:
             assert part.pays_for is not None
-            paid[part.pays_for] += last - first
+            yield part.pays_for, last - first, int(first == 0 and part.releases > 1)
             continue
         begun, ended = -(-first // size), last // size  # the whole rounds of the part lie between
         if begun > ended:
-            paid += paid_steps(part, first - ended * size, last - ended * size)
+            yield from _steps_between(part, first - ended * size, last - ended * size)
             continue
-        paid += paid_steps(part, first - (begun - 1) * size, size)
+        yield from _steps_between(part, first - (begun - 1) * size, size)
         for leaf, count in leaves(part).items() if ended > begun else ():
             if leaf.pays_for is not None and leaf.pays_for.kind != "objective":
-                paid[leaf.pays_for] += count * leaf.releases * (ended - begun)
-        paid += paid_steps(part, 0, last - ended * size)
-    return paid
+                rounds = count * (ended - begun)
+                yield leaf.pays_for, rounds * leaf.releases, rounds if leaf.releases > 1 else 0
+        yield from _steps_between(part, 0, last - ended * size)
 
 
 def chosen_on_the_way(event: Event) -> bool:

@@ -98,7 +98,8 @@ class Charging:
         elif done < plan.steps:
             # nobody can tell what was drawn since
             rest = plan.rest(self.relation, done)
-            charged = Charged((*events, rest), self._charge_rest(channel, rest), done, self._noise)
+            charge_id = self._charge_rest(channel, rest)
+            charged = Charged((*events, rest), charge_id, plan.paid_from(done), self._noise)
             if not state["private"]:
                 channel.not_private_before()
         if len(charged.events) == 1:
