@@ -14,7 +14,7 @@ noise, is a `Noise`, and the randomness behind the door a `Source`, which replay
 
 from __future__ import annotations
 
-import multiprocessing
+import inspect
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -288,7 +288,10 @@ class Channel:
 
 def _refuse_script_of_workers() -> None:
     """RuntimeError where a process that is spawned for a part of the work runs the whole script first."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):  # what multiprocessing itself looks at
+    frame = inspect.currentframe()
+    while frame is not None and (frame.f_globals.get("__name__"), frame.f_code.co_name) != ("__mp_main__", "<module>"):
+        frame = frame.f_back
+    if frame is not None:
         raise RuntimeError(
             "Nothing was charged: a worker process runs this script again as it starts. Put what the script does below if "
             '__name__ == "__main__":.'
