@@ -149,6 +149,27 @@ def test_a_comparison_keeps_nothing_beside_its_report(tmp_path: Path) -> None:
     assert output.exists() and [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "given", "message"),
+    [
+        (jobs.TrainingOptions, {"source": "a.csv", "accept_proposed": "no"}, "accept_proposed as True or False, got 'no'"),
+        (jobs.TrainingOptions, {"source": "a.csv", "public_size": "400"}, "public_size as a whole number or None"),
+        (jobs.TrainingOptions, {"source": "a.csv", "epsilon": True}, "epsilon as a number or None"),
+        (jobs.BudgetingOptions, {"label": "people", "epsilon": 1.0, "persons": "no"}, "persons as True or False"),
+        (jobs.ComparisonOptions, {"sources": "people.csv"}, "sources as a list"),
+        (jobs.AccountingOptions, {"noise": "3"}, "noise as a number"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(kind: Any, given: dict[str, Any], message: str) -> None:
+    """Not read letter by letter, nor taken for true."""
+    with pytest.raises(ValueError, match=message):
+        kind(**given)
+
+
+def test_a_path_may_be_a_text() -> None:
+    assert jobs.CardOptions(model="m.json").model == Path("m.json")
+
+
 def test_a_script_without_a_guard_is_charged_once(tmp_path: Path) -> None:
     """Each worker of the comparison ran it again, and trained once more."""
     script = tmp_path / "script.py"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from dperm.jobs.files import certificate_at, event_at
-from dperm.jobs.options import Delta, Relation, stated_relation
+from dperm.jobs.options import Delta, JobOptions, Relation, stated_relation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AccountingOptions:
+class AccountingOptions(JobOptions):
     """A mechanism: Gaussian noise on Poisson samples, or what a file states."""
 
     noise: Annotated[float | None, "Noise multiplier: standard deviation ÷ sensitivity."] = None
@@ -31,6 +31,7 @@ class AccountingOptions:
     event: Annotated[Path | None, "A JSON event or certificate to account for instead."] = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         from dperm import _validate as check
 
         if self.noise is not None:

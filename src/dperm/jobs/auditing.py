@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dperm._files import Reserved, replace_own
 from dperm.jobs.files import SavedModel, dataset_of, refuse_same, search_of
 from dperm.jobs.models import KINDS
-from dperm.jobs.options import SOURCE, VerifyKey
+from dperm.jobs.options import SOURCE, JobOptions, VerifyKey
 
 if TYPE_CHECKING:
     from dperm.audit import AttackPlan, AuditResult, Training
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditingOptions:
+class AuditingOptions(JobOptions):
     """A saved model whose certificate is to be refuted, or settings of one, and how long that may take."""
 
     model: Annotated[Path | None, "A model written by `dperm train`; without one, the settings below."] = None

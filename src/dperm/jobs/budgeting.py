@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dperm._files import replace_own
 from dperm.jobs.files import certificate_at, event_of, json_table, read, search_of
-from dperm.jobs.options import Delta, Relation, stated_relation
+from dperm.jobs.options import Delta, JobOptions, Relation, stated_relation
 
 if TYPE_CHECKING:
     from dperm.privacy.events import Event
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BudgetingOptions:
+class BudgetingOptions(JobOptions):
     """What all releases of a data set may cost together, and who may change that."""
 
     label: Annotated[str, "The data set's name, as certificates and charges have it."]

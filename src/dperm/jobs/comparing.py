@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from dperm._files import Reserved, rescue, write_new
 from dperm.jobs.files import dataset_of, keep, refuse_same, uninterrupted
-from dperm.jobs.options import SOURCE, Delta, Indices, Relation, stated_indices
+from dperm.jobs.options import SOURCE, Delta, Indices, JobOptions, Relation, stated_indices
 
 if TYPE_CHECKING:
     from dperm.audit import AuditResult
@@ -24,7 +24,7 @@ _TRIALS = 2000  # of an attack
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparisonOptions:
+class ComparisonOptions(JobOptions):
     """Which mechanisms are compared on which records, and the report."""
 
     sources: Annotated[list[str] | None, f"Of each, records: {SOURCE} [default: breast_cancer digits]."] = None

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from dperm._files import replace_own
 from dperm.jobs.files import certificate_at, json_table, read, refuse_same
-from dperm.jobs.options import VerifyKey
+from dperm.jobs.options import JobOptions, VerifyKey
 
 if TYPE_CHECKING:
     from dperm.report.card import Card
 
 
 @dataclass(frozen=True, kw_only=True)
-class CardOptions:
+class CardOptions(JobOptions):
     """A model or certificate, and what is to be said beside it."""
 
     model: Annotated[Path, "A model or certificate file."]

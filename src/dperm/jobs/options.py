@@ -4,8 +4,11 @@ explain it beside its type. A command shows them as its help, and derives from i
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import typing
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from pathlib import Path
+from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any
 
 if TYPE_CHECKING:
@@ -24,7 +27,45 @@ VerifyKey = Annotated[Path | None, "Public key whose owner must have signed the 
 
 
 @dataclass(frozen=True, kw_only=True)
-class BudgetOptions:
+class JobOptions:
+    """Options as programs give them: a path may be a text, and what is of another type than its field is refused.
+
+    ValueError for such a value.
+    """
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for field in fields(self):
+            hint, value = hints[field.name], getattr(self, field.name)
+            kinds = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
+            if Path in kinds and isinstance(value, str):
+                object.__setattr__(self, field.name, Path(value))
+            elif not any(_is_of(kind, value) for kind in kinds):
+                wanted = " or ".join(_WORDS.get(typing.get_origin(kind) or kind, str(kind)) for kind in kinds)
+                raise ValueError(f"Expected {field.name} as {wanted}, got {value!r:.80}.")
+
+
+_WORDS: dict[Any, str] = {
+    Path: "a path",
+    str: "text",
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    type(None): "None",
+}
+
+
+def _is_of(kind: Any, value: Any) -> bool:
+    """Whether a value is of this type; whole numbers are numbers, and truths are none."""
+    plain = typing.get_origin(kind) or kind
+    if plain in (int, float):
+        return type(value) is not bool and isinstance(value, Integral if plain is int else Real)
+    return isinstance(value, plain) if isinstance(plain, type) else True
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetOptions(JobOptions):
     """ε and δ, or a risk in the place of ε."""
 
     epsilon: Annotated[float | None, "Privacy budget ε."] = None
