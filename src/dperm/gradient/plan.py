@@ -34,15 +34,16 @@ class NoisyGradients(Gradients["Plan"]):
         plan = self.policy
         self.bounding_state = plan.bounding.init()
         self._scale = 1.0 / plan.expected_batch_size
-        self._memory: Memory | None = None
         self._moved = 0.0
         self._go_on_at(self.step)
-        if self.step and not plan.continues:
-            raise ValueError(f"Expected a run from its start with {plan.correlation!r}: nothing is proved of one that goes on.")
 
     def _go_on_at(self, step: int) -> None:
-        """From where a step's draws depend on none before it: steps on the way there are passed over, too."""
+        """From where a step's draws depend on none before it: steps on the way there are passed over, too. Nothing is kept of
+        noise before it, which records of other places moved."""
         plan = self.policy
+        if step and not plan.continues:
+            raise ValueError(f"Expected a run from its start with {plan.correlation!r}: nothing is proved of one that goes on.")
+        self._memory: Memory | None = None
         self.step = min(plan.steps, step + -step % plan.sampler.period)
         self._batches = plan.sampler.streamed(self.channel, self.records, plan.steps - self.step)
         self._noise = plan.noise.multipliers(plan.steps, self.step)

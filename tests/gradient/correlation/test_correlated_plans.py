@@ -13,7 +13,7 @@ import pytest
 
 from dperm.audit import AuditResult, Training, replay
 from dperm.audit.inclusions import DrawsTested
-from dperm.audit.recording import Recorder
+from dperm.audit.recording import Forced, Recorder
 from dperm.gradient import AdaptiveClip, BallsAndBins, Clip, CyclicPoisson, ExponentialDecay, FixedOrder, FullBatch, Plan, Poisson
 from dperm.gradient.correlation import Independent, Once, Periodic, Strategy
 from dperm.gradient.correlation.banded_toeplitz import BandedToeplitz
@@ -271,6 +271,39 @@ def test_a_strategy_whose_blocks_may_move_more_is_not_gone_on_with() -> None:
     channel.charge(made.event(ADD), "test")
     with pytest.raises(ValueError, match="from its start"):
         made.gradients(problem, problem.records(np.zeros((3, 3)), np.ones(3)), channel, first=4)
+
+
+def test_steps_that_are_passed_over_take_what_is_kept_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record of the last group is of the first one after them: what it moved before must not add to what it moves then."""
+    places = iter([GROUPS - 1, 0] * 2)
+
+    def placed(self: Any, generator: np.random.Generator, records: int, steps: int) -> Iterator[Any]:
+        place = next(places)
+        return (np.arange(step % GROUPS == place, dtype=np.intp) for step in range(steps))
+
+    monkeypatch.setattr(CyclicPoisson, "indices", placed)
+    made, problem = correlated(steps=16), objective()
+    recorded: list[Any] = []
+    for length in (1.0, 0.0):
+        source: Any = Forced(recorded[0], np.arange(1), np.array([], dtype=np.intp)) if recorded else Recorder()
+        channel = Channel.open(source)
+        channel.charge(made.event(ADD), "test")
+        gradients = made.gradients(problem, problem.records(np.array([[length, 0.0, 0.0]]), np.ones(1)), channel)
+        for step in range(2 * GROUPS):
+            if step == GROUPS:
+                gradients.skip(GROUPS)
+            gradients(np.zeros(4))
+        recorded.append(source.recording)
+    squares = [
+        float(np.sum(np.square(a.query - b.query))) / a.sensitivity**2
+        for a, b in zip(*(run.releases for run in recorded), strict=True)
+    ]
+    assert squares[GROUPS - 1] > 0.1 and sum(squares) <= 2
+    with pytest.raises(ValueError, match="from its start"):
+        signed = correlated(FixedOrder(4), SIGNED)
+        channel = Channel.open()
+        channel.charge(signed.event(ADD), "test")
+        signed.gradients(problem, problem.records(np.zeros((3, 3)), np.ones(3)), channel).skip(4)
 
 
 def test_blocks_of_a_strategy_that_goes_on_move_no_more_than_the_whole() -> None:
