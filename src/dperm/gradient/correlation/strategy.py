@@ -96,7 +96,11 @@ class Strategy(ABC):
 
     @abstractmethod
     def products(self, steps: int, lag: int) -> Array:
-        """(steps − lag,) the inner products of column i of C with column i + lag, for every i; never too small in size."""
+        """(steps − lag,) the inner products of column i of |C| with column i + lag, for every i; never too small.
+
+        Of entries by size: where a step's noise is cut as it is kept, later steps take back less of what a record gave to it than
+        C says, and entries of both signs no longer cancel. Otherwise whatever is left of each entry moves no more than all of it.
+        """
 
     @abstractmethod
     def memory(self, steps: int, limit: float, first: int = 0) -> Memory:
@@ -176,7 +180,7 @@ class Toeplitz(Strategy):
         return len(self.coefficients(steps))
 
     def products(self, steps: int, lag: int) -> Array:
-        found, all = np.zeros(steps - lag), self.coefficients(steps)
+        found, all = np.zeros(steps - lag), np.abs(self.coefficients(steps))
         if lag < len(all):
             common = all[: len(all) - lag] * all[lag:]
             sums = np.cumsum(common)[::-1]  # the last columns have fewer rows
