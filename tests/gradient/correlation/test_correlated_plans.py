@@ -22,6 +22,7 @@ from dperm.gradient.correlation.given_matrix import GivenMatrix
 from dperm.gradient.correlation.strategy import Last
 from dperm.gradient.recipes import dp_sgd
 from dperm.mechanisms import Budget, GradientPerturbation
+from dperm.mechanisms.one_vs_rest import OneVsRest
 from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import BoundedSquaresGaussian, Gaussian, PoissonSampled, Relation, SelfComposed, epsilon
 from dperm.privacy.events import CyclicSampled, leaves
@@ -151,6 +152,26 @@ def test_replay_finds_records_that_move_all_that_is_charged_and_no_more(made: Pl
     assert result.verdict == "consistent", str(result)
     assert set(result.details["movement"]) == {"sum of gradients together"}
     assert 0.9 < result.details["largest_movement"] <= 1 + 1e-6
+
+
+@pytest.mark.parametrize(
+    "made",
+    [correlated(steps=22), correlated(FixedOrder(5), BandedToeplitz(4), steps=18), correlated(FullBatch(), steps=8)],
+    ids=lambda made: made.kind,
+)
+def test_each_model_of_several_moves_what_is_charged_for_it(made: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One run for each class, one after the other: rounds begin anew, and so does what a record may move."""
+
+    def several() -> AuditResult:
+        mechanism = GradientPerturbation(budget=Budget(DELTA), plan=made)
+        return replay(Training.of_mechanism(OneVsRest.of(mechanism, 3), objective()))
+
+    result = several()
+    assert result.verdict == "consistent", str(result)
+    assert 0.9 < result.details["largest_movement"] <= 1 + 1e-6
+    whole = Plan.joint_sensitivity
+    monkeypatch.setattr(Plan, "joint_sensitivity", lambda *given: 0.8 * whole(*given))
+    assert several().refuted
 
 
 def test_one_participation_charged_for_several_epochs_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
