@@ -17,6 +17,7 @@ from dperm.privacy import Relation
 
 _SAMPLINGS = ("poisson", "fixed_order", "full")
 _MOST_BANDS = 64
+_OF_A_GROUP = 0.9  # that a batch is at most, where the number of records came out too small for the batches that were asked for
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -41,12 +42,27 @@ class CorrelatedGradient(Gradient):
         check.choice("correlation", self.correlation, strategies())
 
     def at(self, facts: PublicFacts, budget: Budget, models: int, noise_multiplier: float) -> Mechanism:
-        mine = self
-        if self.sampling == "poisson" and facts.relation is Relation.REPLACE_ONE:
-            mine = replace(mine, sampling="fixed_order")
+        mine = self._under(facts.relation)
         if mine.bands is None:
             mine = replace(mine, bands=mine._best_bands(replace(facts, dimension=models * facts.dimension), budget))
         return Gradient.at(mine, facts, budget, models, noise_multiplier)
+
+    def _under(self, relation: Relation) -> CorrelatedGradient:
+        """Groups that are drawn from are for add/remove alone."""
+        fixed = self.sampling == "poisson" and relation is Relation.REPLACE_ONE
+        return replace(self, sampling="fixed_order") if fixed else self
+
+    def _for_noisy(self, facts: PublicFacts) -> Gradient:
+        mine = Gradient._for_noisy(self._under(facts.relation), facts)
+        assert isinstance(mine, CorrelatedGradient)
+        if mine.sampling != "poisson" or mine.bands in (None, 1):
+            return mine
+        # batches do not depend on the budget
+        rate = gradient_plan(facts, 1.0, 1e-5, sampling=mine.sampling, **mine._settings())(1.0).rate
+        if rate * mine.bands < 1:
+            return mine
+        assert facts.public_size is not None
+        return replace(mine, expected_batch_size=_OF_A_GROUP * facts.public_size / mine.bands)
 
     def _best_bands(self, facts: PublicFacts, budget: Budget) -> int:
         epsilon = check.positive("epsilon", budget.epsilon)

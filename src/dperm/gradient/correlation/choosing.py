@@ -23,7 +23,7 @@ def best_bands(steps: int, share: float, epsilon: float, delta: float, workload:
     a few for small ε, many for large ε. `share` is that of all records in an expected batch; groups are larger than a batch.
     Candidates are the powers of two, and what lies between the best two.
     """
-    check.fraction("share", share)
+    check.fraction("share", share, one=True)
     errors = {1: _error(1, steps, share, epsilon, delta, workload)}
     bands = 2
     while bands * share < 1 and bands <= steps:
