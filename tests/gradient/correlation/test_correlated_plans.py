@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dperm.audit import AuditResult, Training, replay
+from dperm.audit import AuditResult, Training, replay, white_box
 from dperm.audit.inclusions import DrawsTested
 from dperm.audit.recording import Forced, Recorder
 from dperm.gradient import AdaptiveClip, BallsAndBins, Clip, CyclicPoisson, ExponentialDecay, FixedOrder, FullBatch, Plan, Poisson
@@ -239,6 +239,20 @@ def test_groups_that_are_drawn_at_another_rate_are_found(monkeypatch: pytest.Mon
 
     assert tested(honest).findings == () and tested(honest).rates["cyclic"] is not None
     assert tested(often).findings
+
+
+def often(self: Any, generator: np.random.Generator, records: int, steps: int) -> Iterator[Any]:
+    yield from honest(CyclicPoisson(0.9, self.groups), generator, records, steps)
+
+
+@pytest.mark.parametrize(("draws", "text"), [(honest, ""), (changing, "changed its place"), (often, "turns")])
+def test_canaries_of_a_cyclic_run_take_turns(draws: Any, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CyclicPoisson, "indices", draws)
+    rng, problem = np.random.default_rng(0), objective()
+    records = problem.records(rng.normal(size=(60, 3)), np.sign(rng.normal(size=60)))
+    result = white_box(correlated(steps=22), problem, records, delta=DELTA, canaries=200)
+    assert result.verdict == ("refuted" if text else "consistent"), str(result)
+    assert text in " ".join(result.findings)
 
 
 # Noise
