@@ -114,7 +114,7 @@ def test_noise_that_is_cut_as_it_is_kept_is_charged_for(cut: bool) -> None:
             asked.append(float((total if owed is None else total - owed)[0]))
             memory.keep(np.array([1000.0 if cut and step == 2 else 0.5]), total, owed)
         queries.append(asked)
-    square = float(np.sum(np.square(np.subtract(*queries))))
+    square = float(np.sum(np.square(np.subtract(queries[1], queries[0]))))
     assert square == (42.0 if cut else 35.0)
     assert square <= strategy.squared_sensitivity(Periodic(2), 4)
 
