@@ -16,6 +16,7 @@ from dperm.audit.statistics import Estimate
 from dperm.privacy import (
     BoundedSquaresGaussian,
     Composed,
+    CyclicSampled,
     Event,
     Gaussian,
     PoissonSampled,
@@ -267,7 +268,8 @@ def _epsilon_at(event: Event, delta: float, ratio: float) -> float:
 def _with_noise(event: Event, ratio: float) -> Event:
     if isinstance(event, (Gaussian, BoundedSquaresGaussian)):
         return replace(event, noise_multiplier=event.noise_multiplier / ratio)
-    if isinstance(event, (PoissonSampled, SelfComposed, TruncatedPoisson, RandomAllocation, SampledWithoutReplacement)):
+    sampled = (PoissonSampled, CyclicSampled, TruncatedPoisson, RandomAllocation, SampledWithoutReplacement)
+    if isinstance(event, (SelfComposed, *sampled)):
         return replace(event, event=cast(Any, _with_noise(event.event, ratio)))
     if isinstance(event, Composed):
         return Composed(tuple(_with_noise(part, ratio) for part in event.events))
@@ -292,6 +294,8 @@ def _draw_findings(runs: list[Watched], size: int) -> list[str]:
     if len(rates) != 1:
         return _weighted_draw_findings(runs)
     (rate,) = rates
+    if (draw := runs[0].draw) is not None and draw.keeps_places:
+        return _kept_findings(runs, size, draw)
     findings: list[str] = []
     drawn = np.concatenate([run.drawn[run.sampled].ravel() for run in runs])
     count = int(drawn.sum())
@@ -303,7 +307,6 @@ def _draw_findings(runs: list[Watched], size: int) -> list[str]:
     if steps and bdtrc(most - 1, steps, rate) < _SURE / size:
         findings.append(f"a record was drawn in {most} of {steps} steps, a share of {rate:g} is charged")
     batches = np.concatenate([[len(included) for included in run.inclusions] for run in runs])
-    draw = runs[0].draw
     if (draw is None or draw.independent_records) and _deviation(batches, size, rate) < -_SIGMAS:
         findings.append("batches hardly vary in size: records are not drawn independently of each other")
     if draw is not None and draw.period > 1:
@@ -318,6 +321,29 @@ def _draw_findings(runs: list[Watched], size: int) -> list[str]:
     if enough and not -_SIGMAS <= _deviation(np.concatenate(counts), window, rate) <= _HIGH_SIGMAS:
         findings.append(f"draws of the same record in {window} steps are not independent of each other")
     return findings
+
+
+def _kept_findings(runs: list[Watched], size: int, draw: Draw) -> list[str]:
+    """Whether every record keeps its place among `period` steps, and is drawn no more often than its turns and the rate say."""
+    totals, rounds = np.zeros(size, dtype=np.intp), 0
+    count = turns = 0
+    for run in runs:
+        places = np.full(size, -1)
+        for step, included in enumerate(run.inclusions):
+            place = step % draw.period
+            if np.any((places[included] >= 0) & (places[included] != place)):
+                return [f"a record changed its place among {draw.period} steps"]
+            places[included] = place
+            totals += np.bincount(included, minlength=size)
+        mine = -(-len(run.inclusions) // draw.period)  # turns that a record has at most
+        rounds, turns = rounds + mine, turns + mine * run.drawn.shape[1]
+        count += int(run.drawn[run.sampled].sum())
+    if count and bdtrc(count - 1, turns, draw.rate) < _SURE:
+        return [f"canaries were drawn {count} times in {turns} turns, a share of {draw.rate:g} is charged"]
+    most = int(totals.max())
+    if most and bdtrc(most - 1, rounds, draw.rate) < _SURE / size:
+        return [f"a record was drawn in {most} of {rounds} turns, a share of {draw.rate:g} is charged"]
+    return []
 
 
 def _once_findings(runs: list[Watched], size: int, period: int) -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from dperm._types import Array
 from dperm.audit.noise import Finding
 from dperm.audit.paid import splits
 from dperm.audit.recording import Recording, ReleaseRecord
@@ -76,37 +78,68 @@ def moved_together(first: Recording, second: Recording, event: Event) -> tuple[d
     the charge, and the numbers of these releases.
 
     With cyclic sampling the steps from each in which a record's group has its turn until its next turn are charged together;
-    nobody says which group it is, so that a record moved too much where it did for every one.
+    nobody says which group it is, in the draws of one call, so that a record moved too much where it did for every one.
     """
     moved: dict[str, float] = {}
     findings: list[Finding] = []
     numbers: set[int] = set()
-    for leaf in leaves(event):
-        sampled = isinstance(leaf, CyclicSampled)
-        if not sampled and not (isinstance(leaf, BoundedSquaresGaussian) and leaf.full_steps <= 1):
+    for mine, most_of in _charged_together(first, event):
+        same = [number for number in mine if first.releases[number].query.shape == second.releases[number].query.shape]
+        if not same:
             continue
-        noise = leaf.event.noise_multiplier if sampled else leaf.noise_multiplier
-        mine = [
-            number
-            for number, (a, b) in enumerate(zip(first.releases, second.releases, strict=False))
-            if a.kind == "gaussian" and abs(a.noise / a.sensitivity / noise - 1) <= 1e-9 and a.query.shape == b.query.shape
-        ]
-        if not mine:
-            continue
-        numbers.update(mine)
-        pairs = [(first.releases[number], second.releases[number]) for number in mine]
-        squares = np.array([float(np.sum(np.square(a.query - b.query))) / a.sensitivity**2 for a, b in pairs])
-        if sampled:
-            squares = np.concatenate([np.zeros(leaf.groups - 1), squares])
-            turns = [squares[turn:] for turn in range(leaf.groups)]
-            most = min(float(np.add.reduceat(steps, np.arange(0, len(steps), leaf.groups)).max()) for steps in turns)
-        else:
-            most = float(squares.sum()) / leaf.full_steps
-        what = pairs[0][0].what
+        numbers.update(same)
+        squares = np.array([_square(first.releases[number], second.releases[number]) for number in same])
+        most, what = most_of(squares), first.releases[same[0]].what
         raise_to(moved, {what: math.sqrt(most) if most < np.inf else np.inf})
         if not most <= 1 + ROUNDING:
-            findings.append(Finding("movement", f"queries moved by {math.sqrt(most):.6g} times their sensitivity ({what})"))
+            finding = Finding("movement", f"queries moved by {math.sqrt(most):.6g} times their sensitivity ({what})")
+            findings += [] if findings else [finding]
     return moved, findings, numbers
+
+
+def _charged_together(first: Recording, event: Event) -> Iterator[tuple[list[int], Callable[[Array], float]]]:
+    """The numbers of releases that are charged together, run by run, and what their squared movements come to, of 1 that is
+    charged."""
+    owners, _ = first.draws_of_releases()
+    gaussian = [(number, item.noise / item.sensitivity) for number, item in enumerate(first.releases) if item.kind == "gaussian"]
+    fixed: dict[float, list[tuple[BoundedSquaresGaussian, int]]] = {}
+    for leaf, count in leaves(event).items():
+        if isinstance(leaf, CyclicSampled):
+            calls: dict[int | None, list[int]] = {}  # each with groups of its own
+            for number, noise in gaussian:
+                owner = owners[number]
+                drawn = None if owner is None else first.drawn[owner]
+                if abs(noise / leaf.event.noise_multiplier - 1) <= 1e-9 and (
+                    drawn is None or drawn.draw.key == leaf.pays_for.draw
+                ):
+                    calls.setdefault(None if drawn is None else drawn.call, []).append(number)
+            for mine in calls.values():
+                yield mine, functools.partial(_most_in_a_round, groups=leaf.groups)
+        elif isinstance(leaf, BoundedSquaresGaussian) and leaf.full_steps <= 1:
+            fixed.setdefault(leaf.noise_multiplier, []).append((leaf, count))
+    for noise, alike in fixed.items():
+        mine = [number for number, each in gaussian if abs(each / noise - 1) <= 1e-9]
+        leaf, count = alike[0]
+        if len(alike) == 1 and len(mine) == count * leaf.steps:  # one run after the other
+            for start in range(0, len(mine), leaf.steps):
+                yield mine[start : start + leaf.steps], functools.partial(_share, paid=leaf.full_steps)
+        else:
+            yield mine, functools.partial(_share, paid=sum(leaf.full_steps * count for leaf, count in alike))
+
+
+def _most_in_a_round(squares: Array, groups: int) -> float:
+    """The largest sum from one turn of a group to the next, for the group for which it is least."""
+    squares = np.concatenate([np.zeros(groups - 1), squares])
+    turns = [squares[turn:] for turn in range(groups)]
+    return min(float(np.add.reduceat(steps, np.arange(0, len(steps), groups)).max()) for steps in turns)
+
+
+def _share(squares: Array, paid: float) -> float:
+    return float(squares.sum()) / paid
+
+
+def _square(a: ReleaseRecord, b: ReleaseRecord) -> float:
+    return float(np.sum(np.square(a.query - b.query))) / a.sensitivity**2
 
 
 def _movement(a: ReleaseRecord, b: ReleaseRecord) -> tuple[float, float]:

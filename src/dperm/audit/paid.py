@@ -106,7 +106,7 @@ def _unused_draws(recording: Recording, unused: Sequence[int]) -> list[Finding]:
     """Calls for draws side by side, which made more of them than there are releases: a release may have seen several. One call
     alone may have been left early."""
     calls: dict[tuple[int, float], set[int]] = {}
-    sampled = {(release.door, release.sampling_rate) for release in recording.releases}
+    sampled = {(release.door, release.sampling_rate) for release in recording.releases if release.sampling_rate < 1}
     for item in map(recording.drawn.__getitem__, unused):
         calls.setdefault((item.door, item.draw.rate), set()).add(item.call)
     for (door, rate), several in calls.items():

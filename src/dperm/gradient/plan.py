@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
+from array_api_compat import array_namespace
 
 from dperm import _validate as check
 from dperm._family import states
@@ -69,15 +69,16 @@ class NoisyGradients(Gradients["Plan"]):
         if self._memory is None:
             moved = plan.joint_sensitivity(total.sensitivity, noise_multiplier, self.channel.source.length(total.value))
             step = Grid.of(moved, noise_multiplier * moved, self.channel.source.length(total.value)).step
-            exact = isinstance(total.value, np.ndarray)  # sums of tensors are rounded anyhow, which the certificate says
-            self._memory = plan.correlation.memory(plan.steps, LARGEST_KEPT * step if exact else math.inf, self.step)
+            self._memory = plan.correlation.memory(plan.steps, LARGEST_KEPT * step, self.step)
             self._moved = moved
         owed = self._memory.owed()
-        value = total.value + 0.0 if owed is None else total.value - owed  # another array: tensors get their noise in place
-        query = BoundedSum(value, self._moved, f"{total.what} together")
+        # in double precision, as what rounding adds is charged; another array, for tensors get their noise in place
+        space = array_namespace(total.value)
+        whole = space.astype(total.value, space.float64, copy=True)
+        query = BoundedSum(whole + 0.0 if owed is None else whole - owed, self._moved, f"{total.what} together")
         released = self.released(query, noise_multiplier, plan.sampler.rate)
-        self._memory.keep(released, total.value, owed)
-        return released
+        self._memory.keep(released, whole, owed)
+        return space.astype(released, total.value.dtype, copy=False)
 
     @property
     def clipping_norm(self) -> float:
@@ -87,10 +88,16 @@ class NoisyGradients(Gradients["Plan"]):
         return {"noise_levels": self.policy.noise.levels(self.policy.steps)}
 
     def public(self) -> dict[str, Any]:
-        return dict(self.bounding_state)
+        plan = self.policy
+        return {**self.bounding_state, **({"strategy": plan.correlation.fingerprint(plan.steps)} if plan.correlated else {})}
 
     def restore(self, public: Mapping[str, Any], private: Mapping[str, Any]) -> None:
-        self.bounding_state.update(public)
+        plan, state = self.policy, dict(public)
+        if plan.correlated and state.pop("strategy", None) != plan.correlation.fingerprint(plan.steps):
+            raise ValueError(
+                "The checkpoint's strategy for correlated noise has other numbers, as another machine may find them."
+            )
+        self.bounding_state.update(state)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,9 @@ from dperm.privacy import Relation
 _SAMPLINGS = ("poisson", "fixed_order", "full")
 _MOST_BANDS = 64
 _FORGOTTEN = 0.02  # of what a step moved, in each later one: loss functions pull iterates back. Measured, see the benchmark
+_OF_A_GROUP = (
+    0.9  # that a batch is at most, where a group has no more records than batches by the rule, or as they were asked for
+)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -42,12 +45,33 @@ class CorrelatedGradient(Gradient):
         check.choice("correlation", self.correlation, strategies())
 
     def at(self, facts: PublicFacts, budget: Budget, models: int, noise_multiplier: float) -> Mechanism:
-        mine = self
-        if self.sampling == "poisson" and facts.relation is Relation.REPLACE_ONE:
-            mine = replace(mine, sampling="fixed_order")
+        mine = self._under(facts.relation)
         if mine.bands is None:
             mine = replace(mine, bands=mine._best_bands(replace(facts, dimension=models * facts.dimension), budget))
+        if mine.expected_batch_size is None:
+            mine = mine._in_groups(facts)
         return Gradient.at(mine, facts, budget, models, noise_multiplier)
+
+    def _under(self, relation: Relation) -> CorrelatedGradient:
+        """Groups that are drawn from are for add/remove alone."""
+        fixed = self.sampling == "poisson" and relation is Relation.REPLACE_ONE
+        return replace(self, sampling="fixed_order") if fixed else self
+
+    def _for_noisy(self, facts: PublicFacts) -> Gradient:
+        mine = Gradient._for_noisy(self._under(facts.relation), facts)
+        assert isinstance(mine, CorrelatedGradient)
+        return mine._in_groups(facts)
+
+    def _in_groups(self, facts: PublicFacts) -> CorrelatedGradient:
+        """With batches that are smaller than a group."""
+        if self.sampling != "poisson" or self.bands in (None, 1):
+            return self
+        # batches do not depend on the budget
+        rate = gradient_plan(facts, 1.0, 1e-5, sampling=self.sampling, **self._settings())(1.0).rate
+        if rate * self.bands < 1:
+            return self
+        assert facts.public_size is not None
+        return replace(self, expected_batch_size=_OF_A_GROUP * facts.public_size / self.bands)
 
     def _best_bands(self, facts: PublicFacts, budget: Budget) -> int:
         epsilon = check.positive("epsilon", budget.epsilon)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dperm.audit import AuditResult, Training, replay
+from dperm.audit import AuditResult, Training, replay, white_box
 from dperm.audit.inclusions import DrawsTested
-from dperm.audit.recording import Recorder
+from dperm.audit.recording import Forced, Recorder
 from dperm.gradient import AdaptiveClip, BallsAndBins, Clip, CyclicPoisson, ExponentialDecay, FixedOrder, FullBatch, Plan, Poisson
 from dperm.gradient.correlation import Independent, Once, Periodic, Strategy
 from dperm.gradient.correlation.banded_toeplitz import BandedToeplitz
@@ -22,6 +22,7 @@ from dperm.gradient.correlation.given_matrix import GivenMatrix
 from dperm.gradient.correlation.strategy import Last
 from dperm.gradient.recipes import dp_sgd
 from dperm.mechanisms import Budget, GradientPerturbation
+from dperm.mechanisms.one_vs_rest import OneVsRest
 from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import BoundedSquaresGaussian, Gaussian, PoissonSampled, Relation, SelfComposed, epsilon
 from dperm.privacy.events import CyclicSampled, leaves
@@ -153,6 +154,26 @@ def test_replay_finds_records_that_move_all_that_is_charged_and_no_more(made: Pl
     assert 0.9 < result.details["largest_movement"] <= 1 + 1e-6
 
 
+@pytest.mark.parametrize(
+    "made",
+    [correlated(steps=22), correlated(FixedOrder(5), BandedToeplitz(4), steps=18), correlated(FullBatch(), steps=8)],
+    ids=lambda made: made.kind,
+)
+def test_each_model_of_several_moves_what_is_charged_for_it(made: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One run for each class, one after the other: rounds begin anew, and so does what a record may move."""
+
+    def several() -> AuditResult:
+        mechanism = GradientPerturbation(budget=Budget(DELTA), plan=made)
+        return replay(Training.of_mechanism(OneVsRest.of(mechanism, 3), objective()))
+
+    result = several()
+    assert result.verdict == "consistent", str(result)
+    assert 0.9 < result.details["largest_movement"] <= 1 + 1e-6
+    whole = Plan.joint_sensitivity
+    monkeypatch.setattr(Plan, "joint_sensitivity", lambda *given: 0.8 * whole(*given))
+    assert several().refuted
+
+
 def test_one_participation_charged_for_several_epochs_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     def once(self: Plan, each: float, noise_multiplier: float, size: int) -> float:
         return 1.0001 * each * math.sqrt(self.correlation.squared_sensitivity(Once(), self.steps))
@@ -222,6 +243,20 @@ def test_groups_that_are_drawn_at_another_rate_are_found(monkeypatch: pytest.Mon
     assert tested(often).findings
 
 
+def often(self: Any, generator: np.random.Generator, records: int, steps: int) -> Iterator[Any]:
+    yield from honest(CyclicPoisson(0.9, self.groups), generator, records, steps)
+
+
+@pytest.mark.parametrize(("draws", "text"), [(honest, ""), (changing, "changed its place"), (often, "turns")])
+def test_canaries_of_a_cyclic_run_take_turns(draws: Any, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CyclicPoisson, "indices", draws)
+    rng, problem = np.random.default_rng(0), objective()
+    records = problem.records(rng.normal(size=(60, 3)), np.sign(rng.normal(size=60)))
+    result = white_box(correlated(steps=22), problem, records, delta=DELTA, canaries=200)
+    assert result.verdict == ("refuted" if text else "consistent"), str(result)
+    assert text in " ".join(result.findings)
+
+
 # Noise
 
 
@@ -255,7 +290,10 @@ def test_a_run_that_goes_on_begins_a_round_with_nothing_kept(tmp_path: Path) -> 
     for _ in range(6):
         first.reserve(1, 16)
         gradients(np.zeros(4))
-    assert gradients.public() == {} and gradients.private() == {}  # nothing that is kept is in a checkpoint
+    assert gradients.public().keys() == {"strategy"} and gradients.private() == {}  # nothing that is kept is in a checkpoint
+    gradients.restore(gradients.public(), {})
+    with pytest.raises(ValueError, match="other numbers"):
+        gradients.restore({"strategy": BandedToeplitz(3).fingerprint(16)}, {})
     again = Channel.open(log=log)
     again.resume(charge, made.event(ADD))
     start, _ = again.reserve(10, 16)
@@ -290,6 +328,39 @@ def test_a_strategy_whose_blocks_may_move_more_is_not_gone_on_with() -> None:
     channel.charge(made.event(ADD), "test")
     with pytest.raises(ValueError, match="without interruptions"):
         made.gradients(problem, problem.records(np.zeros((3, 3)), np.ones(3)), channel, first=4)
+
+
+def test_steps_that_are_passed_over_take_what_is_kept_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record of the last group is of the first one after them: what it moved before must not add to what it moves then."""
+    places = iter([GROUPS - 1, 0] * 2)
+
+    def placed(self: Any, generator: np.random.Generator, records: int, steps: int) -> Iterator[Any]:
+        place = next(places)
+        return (np.arange(step % GROUPS == place, dtype=np.intp) for step in range(steps))
+
+    monkeypatch.setattr(CyclicPoisson, "indices", placed)
+    made, problem = correlated(steps=16), objective()
+    recorded: list[Any] = []
+    for length in (1.0, 0.0):
+        source: Any = Forced(recorded[0], np.arange(1), np.array([], dtype=np.intp)) if recorded else Recorder()
+        channel = Channel.open(source)
+        channel.charge(made.event(ADD), "test")
+        gradients = made.gradients(problem, problem.records(np.array([[length, 0.0, 0.0]]), np.ones(1)), channel)
+        for step in range(2 * GROUPS):
+            if step == GROUPS:
+                gradients.skip(GROUPS)
+            gradients(np.zeros(4))
+        recorded.append(source.recording)
+    squares = [
+        float(np.sum(np.square(a.query - b.query))) / a.sensitivity**2
+        for a, b in zip(*(run.releases for run in recorded), strict=True)
+    ]
+    assert squares[GROUPS - 1] > 0.1 and sum(squares) <= 2
+    with pytest.raises(ValueError, match="from its start"):
+        signed = correlated(FixedOrder(4), SIGNED)
+        channel = Channel.open()
+        channel.charge(signed.event(ADD), "test")
+        signed.gradients(problem, problem.records(np.zeros((3, 3)), np.ones(3)), channel).skip(4)
 
 
 def test_blocks_of_a_strategy_that_goes_on_move_no_more_than_the_whole() -> None:

@@ -100,6 +100,25 @@ def test_signs_alone_do_not_reach_what_vectors_do() -> None:
     assert signs * 1.001 < vectors <= GivenMatrix.of(matrix).squared_sensitivity(Periodic(1), 3)
 
 
+@pytest.mark.parametrize("cut", [False, True])
+def test_noise_that_is_cut_as_it_is_kept_is_charged_for(cut: bool) -> None:
+    """Two columns that are orthogonal: where the second step's noise is cut, what it moves no longer cancels the first one's."""
+    matrix = np.eye(4)
+    matrix[2, 0], matrix[3, 0], matrix[3, 2] = 4.0, -4.0, 1.0
+    strategy = GivenMatrix.of(matrix)
+    queries: list[list[float]] = []
+    for moved in (0.0, 1.0):
+        memory, asked = strategy.memory(4, 100.0), list[float]()
+        for step in range(4):
+            total, owed = np.array([moved * (step in (0, 2))]), memory.owed()
+            asked.append(float((total if owed is None else total - owed)[0]))
+            memory.keep(np.array([1000.0 if cut and step == 2 else 0.5]), total, owed)
+        queries.append(asked)
+    square = float(np.sum(np.square(np.subtract(queries[1], queries[0]))))
+    assert square == (42.0 if cut else 35.0)
+    assert square <= strategy.squared_sensitivity(Periodic(2), 4)
+
+
 def one_by_one(gram: Array, least: int, most: int) -> float:
     """The planted defect: steps are chosen from the first on, each for what it adds to those that were chosen before it."""
     steps = len(gram)

@@ -18,6 +18,7 @@ from dperm.gradient.correlation.workload import Workload
 from dperm.privacy.accountants.calibration import calibrate
 from dperm.privacy.events import CyclicSampled, Event, Gaussian, PoissonSampled, SelfComposed
 
+_MOST = 128  # bands that are tried: more gain next to nothing, and each is a vector of the model's size
 _LONGEST = 64  # bands in a fixed order
 _WORTH = 0.98  # of the error without correlation: what is gained by less is not worth what is kept
 
@@ -30,10 +31,10 @@ def best_bands(steps: int, share: float, epsilon: float, delta: float, workload:
     a few for small ε, many for large ε. `share` is that of all records in an expected batch; groups are larger than a batch.
     Candidates are the powers of two, and what lies between the best two.
     """
-    check.fraction("share", share)
+    check.fraction("share", share, one=True)
     errors = {1: _error(1, steps, share, epsilon, delta, workload)}
     bands = 2
-    while bands * share < 1 and bands <= steps:
+    while bands * share < 1 and bands <= min(steps, _MOST):
         errors[bands] = _error(bands, steps, share, epsilon, delta, workload)
         if errors[bands] > 1.2 * min(errors.values()):
             break  # it only gets worse

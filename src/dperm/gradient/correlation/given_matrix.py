@@ -53,7 +53,7 @@ class GivenMatrix(Strategy):
         return max(int(np.max(np.subtract(*np.nonzero(self.matrix(steps))))) + 1, 1)
 
     def products(self, steps: int, lag: int) -> Array:
-        matrix = self.matrix(steps)
+        matrix = np.abs(self.matrix(steps))
         return np.einsum("ti,ti->i", matrix[:, : steps - lag], matrix[:, lag:]) * _ROUNDED
 
     def memory(self, steps: int, limit: float, first: int = 0) -> Memory:

@@ -3,7 +3,8 @@
 With a strategy C, a record that contributes vectors u_i of at most unit length in the steps i of a set π moves the releases C·G
 by Σ_i C[:, i]·u_i in each coordinate: a squared length of Σ_{i,j∈π} (CᵀC)_ij ⟨u_i, u_j⟩. As |⟨u_i, u_j⟩| ≤ 1, that is at most
 Σ_{i,j∈π} |(CᵀC)_ij|, and reaches it where CᵀC has no negative entry in π (all u_i equal). Where the columns of π have no row in
-common, it is the sum of their squared lengths.
+common, it is the sum of their squared lengths. Charged is Σ_{i,j∈π} (|C|ᵀ|C|)_ij, no less: noise is cut as it is kept, which may
+take from single entries of C (see `Strategy.products`).
 
 Sources: Choquette-Choo, McMahan, Rush, Thakurta 2023, "Multi-epoch matrix factorization mechanisms", Theorem 3.1 and Corollary;
 Choquette-Choo et al. 2023, "(Amplified) banded matrix factorization", Section 3.
@@ -21,7 +22,7 @@ import numpy as np
 from dperm import _validate as check
 from dperm._types import Array
 
-#: (steps − lag,) the inner products of column i of a strategy with column i + lag, for every i.
+#: (steps − lag,) the inner products of column i of a strategy, its entries taken by size, with column i + lag, for every i.
 Products = Callable[[int], Array]
 
 _NEVER = 1 << 62
@@ -76,8 +77,8 @@ class Once(Participation):
 
 @dataclass(frozen=True)
 class Periodic(Participation):
-    """In some of the steps i, i + period, i + 2·period, … of one i. Exact where CᵀC has no negative entries between them, as
-    where C has none, or fewer bands than the period has steps; an upper bound elsewhere."""
+    """In some of the steps i, i + period, i + 2·period, … of one i. Exact where C has no negative entries, or fewer bands
+    than the period has steps; an upper bound elsewhere."""
 
     period: int
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -101,7 +102,11 @@ class Strategy(ABC):
 
     @abstractmethod
     def products(self, steps: int, lag: int) -> Array:
-        """(steps − lag,) the inner products of column i of C with column i + lag, for every i; never too small in size."""
+        """(steps − lag,) the inner products of column i of |C| with column i + lag, for every i; never too small.
+
+        Of entries by size: where a step's noise is cut as it is kept, later steps take back less of what a record gave to it than
+        C says, and entries of both signs no longer cancel. Otherwise whatever is left of each entry moves no more than all of it.
+        """
 
     @abstractmethod
     def memory(self, steps: int, limit: float, first: int = 0) -> Memory:
@@ -128,6 +133,10 @@ class Strategy(ABC):
     @abstractmethod
     def rounding(self, steps: int) -> float:
         """How far apart rounding may bring a number of C·G of two neighbours in one step, in units of the grid's step."""
+
+    def fingerprint(self, steps: int) -> str:
+        """A text that tells its numbers from others: those that are found numerically may differ between machines."""
+        return repr(self)
 
     def squared_sensitivity(self, participation: Participation, steps: int) -> float:
         """How far one record moves all releases together, squared, in units of the longest vector that it contributes."""
@@ -177,11 +186,14 @@ class Toeplitz(Strategy):
     def coefficients(self, steps: int) -> Array:
         """(bands,) c_0 = 1, c_1, … of a run of so many steps."""
 
+    def fingerprint(self, steps: int) -> str:
+        return hashlib.sha256(np.ascontiguousarray(self.coefficients(steps)).tobytes()).hexdigest()
+
     def bands(self, steps: int) -> int:
         return len(self.coefficients(steps))
 
     def products(self, steps: int, lag: int) -> Array:
-        found, all = np.zeros(steps - lag), self.coefficients(steps)
+        found, all = np.zeros(steps - lag), np.abs(self.coefficients(steps))
         if lag < len(all):
             common = all[: len(all) - lag] * all[lag:]
             sums = np.cumsum(common)[::-1]  # the last columns have fewer rows
