@@ -94,9 +94,7 @@ class NoisyGradients(Gradients["Plan"]):
     def restore(self, public: Mapping[str, Any], private: Mapping[str, Any]) -> None:
         plan, state = self.policy, dict(public)
         if plan.correlated and state.pop("strategy", None) != plan.correlation.fingerprint(plan.steps):
-            raise ValueError(
-                "The checkpoint's strategy for correlated noise has other numbers, as another machine may find them."
-            )
+            raise ValueError("The checkpoint's strategy for correlated noise has other numbers, as another machine finds them.")
         self.bounding_state.update(state)
 
 
