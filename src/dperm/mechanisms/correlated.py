@@ -19,8 +19,6 @@ _SAMPLINGS = ("poisson", "fixed_order", "full")
 _MOST_BANDS = 64
 _FORGOTTEN = 0.02  # of what a step moved, in each later one: loss functions pull iterates back. Measured, see the benchmark
 _OF_A_GROUP = 0.9  # that a batch is at most, where a group would have no more records than batches by the rule
-    0.9  # that a batch is at most, where a group has no more records than batches by the rule, or as they were asked for
-)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
