@@ -311,8 +311,8 @@ def low_bits_are_at_chance(name: str, mechanism: Any, objective: Any) -> None:
         other = forced.recording.releases or recorder.recording.releases
         hidden = any(mine.kind == "objective" for mine in recorder.recording.releases)
         for mine, theirs in zip(recorder.recording.releases, other, strict=True):
-            if mine.kind in ("objective", "hidden"):
-                continue  # the linear term, and the step, stay inside
+            if mine.kind in ("objective", "hidden", "choice"):
+                continue  # the linear term, and the step, stay inside; a place has no digits
             query = theirs.query
             if hidden:  # by the linear term that explains the same release, the neighbour's solution is as near as is charged
                 away = directions.normal(size=np.shape(mine.query))
