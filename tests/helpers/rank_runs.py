@@ -11,7 +11,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,14 @@ from dperm.gradient import (
     BallsAndBins,
     Clip,
     Constant,
+    CyclicPoisson,
     FixedSize,
     PerLayer,
     Plan,
     Poisson,
     PoissonRows,
 )
+from dperm.gradient.correlation.banded_toeplitz import BandedToeplitz
 from dperm.gradient.recipes import dpis, individual_descent
 from dperm.privacy import Certificate, Gaussian, Relation
 from dperm.release import GaussianNoise, Noise, Source
@@ -130,6 +132,10 @@ def plan_of(sampler: Any, bounding: Any = None, steps: int = 12, size: int = N) 
     return Plan(sampler, bounding or Clip(1.0), Constant(1.0), SGD(0.1), steps, size)
 
 
+def correlated() -> Plan:
+    return replace(plan_of(CyclicPoisson(0.4, 3)), correlation=BandedToeplitz(3))
+
+
 #: what must come out the same on any number of ranks
 SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "whole": trained,
@@ -144,6 +150,7 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "full batch": partial(trained, plan=plan_of(Poisson(1.0)), epsilon=None),
     "balls and bins": partial(trained, plan=plan_of(BallsAndBins(6)), epsilon=None),
     "fixed size": partial(trained, plan=plan_of(FixedSize(12, N)), relation=Relation.REPLACE_ONE, epsilon=None),
+    "correlated noise": partial(trained, plan=correlated(), epsilon=None),
     "averaged": partial(trained, fit={"ema_decay": 0.9}),
     "persons": of_persons,
     "rows of persons": partial(of_persons, plan_of(PoissonRows(0.2, 2), size=N // 3)),

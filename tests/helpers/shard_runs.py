@@ -26,7 +26,7 @@ from dperm.torch.ranks import Ranks, ShardSource
 from dperm.torch.ranks.rank_share import share_of
 from helpers import rank_runs
 from helpers.oracle import cross_entropy
-from helpers.rank_runs import N, Seen, noises, of_rank, plan_of, records
+from helpers.rank_runs import N, Seen, correlated, noises, of_rank, plan_of, records
 
 # parameters that are gathered for a whole batch
 tested = partial(PrivateTrainer, independence="tested")
@@ -150,6 +150,7 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "half precision": partial(run, autocast=torch.bfloat16),
     "per layer": partial(run, plan=plan_of(Poisson(0.1), PerLayer(0.5)), epsilon=None),
     "full batch": partial(run, plan=plan_of(Poisson(1.0)), epsilon=None),
+    "correlated noise": partial(run, plan=correlated(), epsilon=None),
     "averaged, and scored": partial(run, fit={"ema_decay": 0.9, "validation": records(50)}),
     "own loop": own_loop,
     "frozen parts": frozen,
