@@ -106,6 +106,13 @@ class Draw(ABC):
         return sampled_log_ratio(drawn, np.full(len(drawn), self.rate))
 
 
+def by_coins(generator: np.random.Generator, groups: int, records: int) -> list[Indices]:
+    """The sorted indices of each group's records: every record joins one group, drawn uniformly and by itself."""
+    places = generator.integers(groups, size=records)
+    order = np.argsort(places, kind="stable")
+    return np.split(order, np.searchsorted(places[order], np.arange(1, groups)))
+
+
 def sampled_log_ratio(drawn: Array, rates: Array) -> Array:
     """The same where each step i draws the record with probability rates[i], whatever the others did."""
     rate = rates[:, None]

@@ -8,35 +8,20 @@ from typing import Any
 import numpy as np
 from scipy.signal import lfilter
 
-from dperm import _validate as check
 from dperm._types import Array
-from dperm.gradient.correlation.participation import Participation
-from dperm.gradient.correlation.strategy import Last, Memory, Toeplitz
-from dperm.gradient.correlation.workload import Workload
+from dperm.gradient.correlation.square_root import SquareRoot
+from dperm.gradient.correlation.strategy import Last, Memory
 
 
 @dataclass(frozen=True)
-class InverseSquareRoot(Toeplitz):
+class InverseSquareRoot(SquareRoot):
     """C⁻¹ has the first `width` coefficients of √((1 − decay·x)(1 − momentum·x)), so that a step takes back fresh noise of the
     last `width` − 1 steps (Kalinin et al. 2025, "Back to square roots"). C itself has as many bands as the run has steps: no
     amplification is proved for it.
     """
 
-    width: int
-    momentum: float = 0.0
-    decay: float = 1.0
-
     paper = "Kalinin, McMahan, Upadhyay, Lampert 2025 (banded inverse square root)"
     word = "inverse_square_root"
-
-    @classmethod
-    def for_run(cls, width: int, participation: Participation, workload: Workload) -> InverseSquareRoot:
-        return cls(width, workload.momentum, 1 - workload.weight_decay)
-
-    def __post_init__(self) -> None:
-        check.integer("width", self.width)
-        check.fraction("momentum", self.momentum, zero=True)
-        check.fraction("decay", self.decay, one=True)
 
     def coefficients(self, steps: int) -> Array:
         made: Any = lfilter([1.0], self.inverse(steps), np.eye(1, steps)[0])
@@ -44,12 +29,7 @@ class InverseSquareRoot(Toeplitz):
 
     def inverse(self, steps: int) -> Array:
         """(width,) the coefficients of C⁻¹."""
-        return np.convolve(self._root(self.decay, steps), self._root(self.momentum, steps))[: min(self.width, steps)]
-
-    def _root(self, factor: float, steps: int) -> Array:
-        """(width,) the coefficients of √(1 − factor·x)."""
-        numbers = np.arange(1, min(self.width, steps))
-        return np.concatenate([[1.0], np.cumprod(factor * (numbers - 1.5) / numbers)])
+        return self.power(0.5, steps)
 
     def inverted(self, values: Array, steps: int) -> Array:
         made: Any = lfilter(self.inverse(steps), [1.0], values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from scipy.special import logsumexp
@@ -13,32 +13,25 @@ from dperm import _validate as check
 from dperm.gradient.sampling.sampler import Sampler
 from dperm.objectives import PrivacyUnit
 from dperm.privacy.events import Event, Gaussian, RandomAllocation, SelfComposed
-from dperm.release.draws import Array, Draw, Indices
+from dperm.release.draws import Array, Draw, Indices, by_coins
 
 
 @dataclass(frozen=True)
-class BallsAndBins(Sampler, Draw):
-    """In each epoch of `batches` steps every record joins one of them, drawn uniformly and by itself. Add/remove.
-
-    Every record is seen equally often, as by shuffling; the noise needed is at most about that of Poisson sampling, and often
-    less (Chua and others 2025). An epoch is charged as a whole, however few of its steps run.
-    """
+class InEpochs(Sampler, Draw):
+    """Every record joins one of `batches` batches, by a coin of its own, and is seen once in each epoch of as many steps."""
 
     batches: int
 
-    sampling = "balls_and_bins"
-    words = "balls and bins"
-    key: ClassVar[str] = "allocated"
     draws_all: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "batches", check.integer("batches", self.batches, minimum=2))
 
     @classmethod
-    def for_batches(cls, public_size: int, batch: float, epochs: float, unit: PrivacyUnit) -> tuple[BallsAndBins, int]:
+    def for_batches(cls, public_size: int, batch: float, epochs: float, unit: PrivacyUnit) -> tuple[Self, int]:
         most = cls.largest_batch(public_size, unit)
         if batch > most:
-            raise ValueError(f"Expected expected_batch_size of at most {most:g} with balls and bins, got {batch:g}.")
+            raise ValueError(f"Expected expected_batch_size of at most {most:g} with {cls.words} sampling, got {batch:g}.")
         batches = round(public_size / batch)
         return cls(batches), batches * check.integer("epochs", epochs)
 
@@ -47,12 +40,25 @@ class BallsAndBins(Sampler, Draw):
         return public_size / 1.5  # two steps
 
     @property
-    def rate(self) -> float:
-        return 1 / self.batches
-
-    @property
     def period(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.batches
+
+
+@dataclass(frozen=True)
+class BallsAndBins(InEpochs):
+    """In each epoch of `batches` steps every record joins one of them, drawn uniformly and by itself. Add/remove.
+
+    Every record is seen equally often, as by shuffling; the noise needed is at most about that of Poisson sampling, and often
+    less (Chua and others 2025). An epoch is charged as a whole, however few of its steps run.
+    """
+
+    sampling = "balls_and_bins"
+    words = "balls and bins"
+    key: ClassVar[str] = "allocated"
+
+    @property
+    def rate(self) -> float:
+        return 1 / self.batches
 
     def event(self, step: Gaussian, first: int, count: int) -> Event:
         epochs = -(-(first + count) // self.batches) - first // self.batches
@@ -63,11 +69,7 @@ class BallsAndBins(Sampler, Draw):
 
     def indices(self, generator: np.random.Generator, records: int, steps: int) -> Iterator[Indices]:
         for start in range(0, steps, self.batches):
-            places = generator.integers(self.batches, size=records)
-            order = np.argsort(places, kind="stable")
-            cuts = np.searchsorted(places[order], np.arange(self.batches + 1))
-            for step in range(min(self.batches, steps - start)):
-                yield order[cuts[step] : cuts[step + 1]]
+            yield from by_coins(generator, self.batches, records)[: steps - start]
 
     def log_ratio(self, drawn: Array) -> Array:
         total = np.zeros(drawn.shape[1])

@@ -16,7 +16,7 @@ from dperm.gradient.correlation import Once, Participation
 from dperm.gradient.sampling.sampler import Sampler
 from dperm.objectives import PrivacyUnit
 from dperm.privacy.events import CyclicSampled, Event, Gaussian, SelfComposed
-from dperm.release.draws import Draw, Indices
+from dperm.release.draws import Draw, Indices, by_coins
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,9 @@ class CyclicPoisson(Sampler, Draw):
         return SelfComposed(CyclicSampled(self.sampling_rate, step, self.groups), rounds)
 
     def indices(self, generator: np.random.Generator, records: int, steps: int) -> Iterator[Indices]:
-        places = generator.integers(self.groups, size=records)
-        order = np.argsort(places, kind="stable")
-        cuts = np.searchsorted(places[order], np.arange(self.groups + 1))
+        groups = by_coins(generator, self.groups, records)
         for step in range(steps):
-            group = step % self.groups
-            members = order[cuts[group] : cuts[group + 1]]
+            members = groups[step % self.groups]
             yield members[generator.random(len(members)) < self.sampling_rate]
 
     def chance_of_unseen(self, step: int) -> float:
