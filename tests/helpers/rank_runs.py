@@ -505,7 +505,7 @@ def _is_rank(ranks: int) -> bool:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
         os.environ |= {"MASTER_PORT": os.read(told, 8).decode().strip(), "TORCHELASTIC_USE_AGENT_STORE": "True"}
         random.seed()  # as processes that share nothing
-        np.random.seed()  # noqa: NPY002
+        np.random.seed()  # noqa: NPY002 - forks share the state of NumPy's old global generator, which data sets may draw from
         return True
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     os.write(tell, f"{store.port:8}".encode() * ranks)

@@ -181,6 +181,13 @@ def test_a_head_in_another_form_is_one_that_cannot_be_read(log: SpendLog, spent:
         charge(log)
 
 
+@pytest.mark.parametrize("start", ['"0"', "0.5", "true", "null"])
+def test_the_first_step_of_a_part_is_a_whole_number(log: SpendLog, start: str) -> None:
+    appended(log, "part", charge(log), f'"account":"x","cost":0.5,"note":{{}},"start":{start}')
+    with pytest.raises(ValueError, match="first step"):
+        log.verify()
+
+
 def test_an_event_that_was_changed_enters_no_run_that_goes_on(log: SpendLog) -> None:
     run = log.charge(Gaussian(20.0), mechanism="test", label="stays", keeps_parts=True)
     assert log.add_part(run, Gaussian(2.0), Price("x", 1.0, 5.0), spent=0.0, note={}) == 1.0

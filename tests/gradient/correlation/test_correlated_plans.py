@@ -27,6 +27,7 @@ from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import BoundedSquaresGaussian, Gaussian, PoissonSampled, Relation, SelfComposed, epsilon
 from dperm.privacy.events import CyclicSampled, leaves
 from dperm.release import Channel, SpendLog, UnpaidReleaseError
+from dperm.release.grid import Grid
 from helpers.catalogue.common import ADD, DELTA, REPLACE, objective, plan
 
 GROUPS = 4
@@ -74,6 +75,22 @@ def test_what_rounding_adds_is_charged_and_little(strategy: Strategy, noise: flo
     made = correlated(FixedOrder(4), strategy, noise)
     exact = math.sqrt(strategy.squared_sensitivity(Periodic(4), 20))
     assert exact < made.joint_sensitivity(1.0, noise, size) < exact * 1.01
+
+
+def test_what_is_kept_is_cut_where_rounding_is_no_longer_charged() -> None:
+    told: list[float] = []
+
+    class Told(BandedToeplitz):
+        def memory(self, steps: int, limit: float, first: int = 0) -> Any:
+            told.append(limit)
+            return super().memory(steps, limit, first)
+
+    made, problem = correlated(strategy=Told(GROUPS)), objective()
+    channel = Channel.open(0)
+    channel.charge(made.event(ADD), "test")
+    made.gradients(problem, problem.records(np.zeros((60, 3)), np.ones(60)), channel)(np.zeros(4))
+    moved = made.joint_sensitivity(0.3, 2.0, 4)
+    assert told == [2.0**40 * Grid.of(moved, 2.0 * moved, 4).step]
 
 
 def test_a_strategy_that_keeps_nothing_is_the_plan_without_one() -> None:
