@@ -31,7 +31,7 @@ def told_kept(older: Path | None) -> str:
 
 
 def told(name: str, table: ReadTable) -> str:
-    """What was read, for the data holder."""
+    """A sentence for the data holder: the name, rows and columns of a table that was read."""
     how = "; ".join(filter(None, (table.written, table.sheet)))
     return f"Read {name}: {len(table.frame):,} rows of {len(table.frame.columns)} columns{f' ({how})' if how else ''}."
 
@@ -51,7 +51,7 @@ def wrong_rows(faults: dict[int, str], rows: int, schema: Schema, on_error: str)
 
 
 def told_of_rows(table: ReadTable, schema: Schema, *, public: bool = False, left_out: Iterable[str] = (), **changes: Any) -> None:
-    """What stands out in a table that a model is used on; `changes`: of what is not asked for here."""
+    """Warnings about a table that a model is used on. `changes` replace fields of the survey that are not asked for here."""
     from dataclasses import replace
 
     from dperm.data.survey import Survey
@@ -64,7 +64,7 @@ def told_of_rows(table: ReadTable, schema: Schema, *, public: bool = False, left
 
 
 def told_to_holder(dataset: Dataset, data_norm: float | None = None, delta: float = 0.0, public_size: int | None = None) -> None:
-    """What was read, and what stands out in it, from the rows as they are: for nobody else to see."""
+    """Print a description of the records and warnings about them. They come from the private rows, for the data holder alone."""
     say(f"For the data holder alone: {dataset.described()}.")
     for line in dataset.stands_out(data_norm, delta, public_size):
         say(f"  {line}")

@@ -112,8 +112,8 @@ class Dataset:
         return text + (f"; {left:,} beyond {self.unit.max_rows} of a person are not used" if left else "") + written
 
     def stands_out(self, data_norm: float | None = None, delta: float = 0.0, public_size: int | None = None) -> list[str]:
-        """What stands out in the rows as they are, one fact a line, also beside these settings of a training: for the data holder
-        alone."""
+        """Facts and warnings about the private rows, one a line, some of which depend on these settings of a training. They are
+        for the data holder alone."""
         lines = [] if self.survey is None else self.survey.lines()
         warnings = [] if self.survey is None else self.survey.warnings()
         if data_norm is not None and (longer := _longer(self.features, data_norm)):

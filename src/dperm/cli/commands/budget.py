@@ -73,7 +73,7 @@ class ShowOptions:
 
 
 def show(asked: ShowOptions) -> None:
-    """What the budgets are, and what is left of them.
+    """Show the budgets, and what is left of each.
 
     \b
     Example:

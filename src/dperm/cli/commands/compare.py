@@ -85,7 +85,7 @@ def _attacked(result: StudyResult, as_json: bool) -> list[Any]:
 
 @contextmanager
 def _telling_what_is_kept(job: Comparison) -> Iterator[None]:
-    """Where the report is not written, a message says where the results are."""
+    """Say where the results are kept if the report cannot be written."""
     from dperm.report.kept import ResultsNotKeptError
 
     kept = job.kept
