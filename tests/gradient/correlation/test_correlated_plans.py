@@ -66,6 +66,9 @@ def test_a_fixed_order_costs_one_gaussian_whatever_the_strategy() -> None:
         assert event == BoundedSquaresGaussian(2.0, 20, 1.0) and epsilon(event, DELTA) == epsilon(Gaussian(2.0), DELTA)
     alone = correlated(FixedOrder(5), Independent()).event(ADD)
     assert alone == BoundedSquaresGaussian(2.0, 20, 4.0)  # four epochs
+    begun = correlated(FixedOrder(5), Independent(), steps=22).event(REPLACE)
+    assert begun == BoundedSquaresGaussian(2.0, 22, 5.0, REPLACE)  # a record may be in the epoch that is begun
+    assert correlated(FixedOrder(5), Independent()).event(ADD, 3, 6) == BoundedSquaresGaussian(2.0, 3, 2.0)  # of two epochs
 
 
 @pytest.mark.parametrize("size", [1, 5, 10_000])
@@ -161,6 +164,7 @@ def test_the_chance_of_a_record_that_was_not_seen_is_as_stated(sampler: Any) -> 
         (correlated(FixedOrder(5), Buffered(2, 5)), REPLACE),
         (correlated(FixedOrder(5), SIGNED), ADD),
         (correlated(FullBatch(), BandedToeplitz(3), steps=8), ADD),
+        (correlated(FullBatch(), BandedToeplitz(3), steps=8), REPLACE),
     ],
     ids=lambda value: value.kind + repr(value.correlation)[:30] if isinstance(value, Plan) else str(value),
 )
