@@ -525,6 +525,7 @@ def needs_other_numbers(part: Any) -> str:
         theta, seen = POINTS[1, 0][numbers], list[Any]()
         state = part.init(theta)
         for gradient in gradients:
+            part.told_noise(0.5, state)
             theta = part.step(theta, gradient[numbers], state)
             seen.append(part.result(theta, state))
         return np.array(seen)

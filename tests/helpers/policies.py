@@ -56,6 +56,7 @@ _VALUES: dict[str, Any] = {
     "learning_rate": 0.1,
     "radius": 1.0,
     "groups": EPOCH,
+    "kind": "square_root",
     "width": 3,
     "buffers": 2,
     "period": EPOCH,

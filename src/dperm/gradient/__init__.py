@@ -25,11 +25,12 @@ from dperm.gradient.sampling import (
     Sampler,
 )
 from dperm.gradient.svrg import SvrgPlan
-from dperm.gradient.update import SGD, Adam, Averaged, ExponentialAverage, FrankWolfeStep, Update
+from dperm.gradient.update import SGD, Adam, AdamBC, Averaged, ExponentialAverage, FrankWolfeStep, Update
 
 __all__ = [
     "SGD",
     "Adam",
+    "AdamBC",
     "AdaptiveClip",
     "AdaptiveNorm",
     "Averaged",

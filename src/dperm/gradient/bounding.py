@@ -69,6 +69,10 @@ class Bounding(ABC):
         """The query of no records."""
         return theta * 0.0
 
+    def unit(self, state: dict[str, float]) -> float:
+        """What one unit of the query is in gradients: what `read` multiplies by."""
+        return 1.0
+
     def read(self, released: Any, state: dict[str, float], expected_batch_size: float) -> Any:
         """The sum of gradients (p,) in a released query."""
         return released
@@ -214,6 +218,9 @@ class AdaptiveClip(Bounding):
     def empty(self, theta: Any) -> Any:
         xp = array_namespace(theta)
         return xp.concat([theta * 0.0, theta[:1] * 0.0])
+
+    def unit(self, state: dict[str, float]) -> float:
+        return state["clipping_norm"]
 
     def read(self, released: Any, state: dict[str, float], expected_batch_size: float) -> Any:
         current = state["clipping_norm"]

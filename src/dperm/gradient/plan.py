@@ -3,6 +3,7 @@ charged."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
@@ -14,8 +15,9 @@ from array_api_compat import array_namespace
 
 from dperm import _validate as check
 from dperm._family import states
+from dperm._types import Array
 from dperm.gradient.bounding import Bounding
-from dperm.gradient.correlation import LARGEST_KEPT, Independent, Memory, Strategy
+from dperm.gradient.correlation import LARGEST_KEPT, BestFor, Independent, Memory, Strategy
 from dperm.gradient.policy import BoundedSum, Gradients, Policy
 from dperm.gradient.post_processing import Identity, Post
 from dperm.gradient.query import PerExampleGradient, Query
@@ -34,7 +36,7 @@ class NoisyGradients(Gradients["Plan"]):
         plan = self.policy
         self.bounding_state = plan.bounding.init()
         self._scale = 1.0 / plan.expected_batch_size
-        self._moved = 0.0
+        self._moved = self._released_noise = 0.0
         self._go_on_at(self.step)
 
     def _go_on_at(self, step: int) -> None:
@@ -42,21 +44,38 @@ class NoisyGradients(Gradients["Plan"]):
         places then, so that no noise of earlier steps may be taken back."""
         plan = self.policy
         if step and not plan.continues:
-            raise ValueError(f"Expected a run without interruptions with {plan.correlation!r}: nothing is proved of others.")
+            raise ValueError(f"Expected a run without interruptions with {plan.strategy!r}: nothing is proved of others.")
         self.step = min(plan.steps, step + -step % plan.sampler.period)
         self._batches = plan.sampler.streamed(self.channel, self.records, plan.steps - self.step)
         self._noise = plan.noise.multipliers(plan.steps, self.step)
         self._memory: Memory | None = None
+        self._since = self.step
 
     def skip(self, steps: int) -> None:
         if steps:
             self._go_on_at(self.step + steps)
 
+    @property
+    def noise_deviation(self) -> float | None:
+        left = self.policy.post.noise_left(self.objective.facts.dimension)
+        if left is None or self.step == self._since:
+            return None
+        return float(self._released_noise * self._deviations[self.step - 1 - self._since] * left)
+
+    @functools.cached_property
+    def _deviations(self) -> Array:
+        """Of the noise in each step's sum, in units of a release's: a run that begins or goes on has kept no noise of before."""
+        return self.policy.strategy.deviations(self.policy.steps)
+
     def __call__(self, theta: Any) -> Any:
         plan, state = self.policy, self.bounding_state
         noise = next(self._noise)
         total = self.bounded_sum(theta, next(self._batches), plan.bounding, plan.query, noise, state, plan.sampler.slots)
-        released = self._correlated(total, noise) if plan.correlated else self.released(total, noise, plan.sampler.rate)
+        if plan.correlated:
+            released = self._correlated(total, noise)
+        else:
+            self._moved, released = total.sensitivity, self.released(total, noise, plan.sampler.rate)
+        self._released_noise = self._moved * noise * plan.bounding.unit(state) * self._scale
         self.step += 1
         mean = plan.bounding.read(released, state, plan.expected_batch_size)
         mean *= self._scale  # in place: nobody else holds it
@@ -69,7 +88,7 @@ class NoisyGradients(Gradients["Plan"]):
         if self._memory is None:
             moved = plan.joint_sensitivity(total.sensitivity, noise_multiplier, self.channel.source.length(total.value))
             step = Grid.of(moved, noise_multiplier * moved, self.channel.source.length(total.value)).step
-            self._memory = plan.correlation.memory(plan.steps, LARGEST_KEPT * step, self.step)
+            self._memory = plan.strategy.memory(plan.steps, LARGEST_KEPT * step, self.step)
             self._moved = moved
         owed = self._memory.owed()
         # in double precision, as what rounding adds is charged; another array, for tensors get their noise in place
@@ -89,12 +108,15 @@ class NoisyGradients(Gradients["Plan"]):
 
     def public(self) -> dict[str, Any]:
         plan = self.policy
-        return {**self.bounding_state, **({"strategy": plan.correlation.fingerprint(plan.steps)} if plan.correlated else {})}
+        return {**self.bounding_state, **({"strategy": plan.strategy.fingerprint(plan.steps)} if plan.correlated else {})}
 
     def restore(self, public: Mapping[str, Any], private: Mapping[str, Any]) -> None:
         plan, state = self.policy, dict(public)
-        if plan.correlated and state.pop("strategy", None) != plan.correlation.fingerprint(plan.steps):
-            raise ValueError("The checkpoint's strategy for correlated noise has other numbers, as another machine finds them.")
+        if plan.correlated and state.pop("strategy", None) != plan.strategy.fingerprint(plan.steps):
+            raise ValueError(
+                "The checkpoint's strategy for correlated noise has other numbers. Expected the same momentum, weight decay and "
+                "learning rates as before; of one that is found numerically, the same machine, too."
+            )
         self.bounding_state.update(state)
 
 
@@ -115,7 +137,7 @@ class Plan(Policy):
     public_size: int
     post: Post = field(default_factory=Identity)
     query: Query = field(default_factory=PerExampleGradient)
-    correlation: Strategy = field(default_factory=Independent)
+    correlation: Strategy | BestFor = field(default_factory=Independent)
 
     run = NoisyGradients
     by_parts = True
@@ -142,24 +164,31 @@ class Plan(Policy):
             raise ValueError(
                 "Expected one noise level, and one clipping norm, with correlated noise: its strategy shapes the noise."
             )
-        self.correlation.squared_sensitivity(self.sampler.participation, self.steps)  # what it refuses is not charged
+        self.strategy.squared_sensitivity(self.sampler.participation, self.steps)  # what it refuses is not charged
+
+    @functools.cached_property
+    def strategy(self) -> Strategy:
+        """What noise of earlier steps a step takes back."""
+        if isinstance(self.correlation, Strategy):
+            return self.correlation
+        return self.correlation.at(self.sampler.participation, self.update.workload(self.steps))
 
     @property
     def correlated(self) -> bool:
         """Whether later steps take back noise of earlier ones."""
-        return self.correlation.kept(self.steps) > 0
+        return self.strategy.kept(self.steps) > 0
 
     @property
     def paper(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return (self.correlation.paper if self.correlated else "Abadi et al. 2016") + "; accounting by privacy loss distribution"
+        return (self.strategy.paper if self.correlated else "Abadi et al. 2016") + "; accounting by privacy loss distribution"
 
     def joint_sensitivity(self, each: float, noise_multiplier: float, size: int) -> float:
         """How far a record moves all those releases of `size` numbers together that are charged together, where it contributes
         vectors no longer than `each`: with what rounding to the grid adds in each of them."""
         participation = self.sampler.participation
-        exact = each * math.sqrt(self.correlation.squared_sensitivity(participation, self.steps))
-        rows = participation.rows(self.steps, self.correlation.bands(self.steps))
-        rounded = self.correlation.rounding(self.steps) * math.sqrt(rows * max(1, size))
+        exact = each * math.sqrt(self.strategy.squared_sensitivity(participation, self.steps))
+        rows = participation.rows(self.steps, self.strategy.bands(self.steps))
+        rounded = self.strategy.rounding(self.steps) * math.sqrt(rows * max(1, size))
         moved = exact
         for _ in range(_TRIES):
             grid = Grid.of(moved, noise_multiplier * moved, size)
@@ -175,7 +204,7 @@ class Plan(Policy):
 
     @property
     def by_shards(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        parts: tuple[Any, ...] = (self.bounding, self.post, self.update, self.query, self.correlation)
+        parts: tuple[Any, ...] = (self.bounding, self.post, self.update, self.query, self.strategy)
         return not self.by_rows and all(part.coordinatewise and states(type(part), "coordinatewise") for part in parts)
 
     @property
@@ -213,11 +242,15 @@ class Plan(Policy):
 
     @property
     def continues(self) -> bool:
-        return not self.correlated or self.correlation.restarts(self.steps)
+        return not self.correlated or self.strategy.restarts(self.steps)
 
     @property
     def vectorises(self) -> bool:
         return self.bounding.vectorises
+
+    @property
+    def tells_noise(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.post.noise_left(1) is not None
 
     @property
     def released_kinds(self) -> frozenset[str]:
@@ -250,7 +283,7 @@ class Plan(Policy):
             **({} if type(self.query) is PerExampleGradient else {"query": repr(self.query)}),
             "bounding": repr(self.bounding),
             "noise": repr(self.noise),
-            **({"correlation": repr(self.correlation)} if self.correlated else {}),
+            **({"correlation": repr(self.strategy)} if self.correlated else {}),
             "post": repr(self.post),
             "update": repr(self.update),
             "steps": self.steps,

@@ -119,6 +119,17 @@ class Policy(ABC):
     #: what a run remembers of earlier steps and one that goes on after an interruption makes anew, in words
     made_anew: ClassVar[str | None] = None
 
+    #: whether the noise in each number of a step's gradient is known, and the same for all: what some updates need
+    tells_noise: bool = False
+
+    def refuse_update(self) -> None:
+        """ValueError where the update must know the noise, and nobody can tell it."""
+        if self.update.needs_noise and not self.tells_noise:
+            raise ValueError(
+                f"Expected an update that need not know the noise ({type(self.update).__name__} subtracts its variance): with "
+                "this plan it is not the same in all numbers of a gradient."
+            )
+
     #: whether steps compare gradients at two θ, which objectives of networks do not have
     anchored: bool = False
 
@@ -258,6 +269,12 @@ class Gradients(ABC, Generic[P]):
         """A sum with noise, once it has left. `rate` is that of the draw."""
         return self.channel.release(total.value, GaussianNoise(total.sensitivity, noise_multiplier, rate, what=total.what))
 
+    @property
+    def noise_deviation(self) -> float | None:
+        """The standard deviation of the noise in each number of the gradient that was returned last: public. None where it is not
+        known, or not the same for all."""
+        return None
+
     def regularised(self, gradient: Any, theta: Any) -> Any:
         """With the regulariser's step, Λθ/public_size."""
         return gradient + self._shrink * theta if self._shrink else gradient
@@ -337,6 +354,8 @@ def descend_by(
     state = update.init(theta)
     for step in range(1, plan.steps + 1):
         gradient = gradients(theta)
+        if update.needs_noise:
+            update.told_noise(gradients.noise_deviation, state)
         with np.errstate(over="ignore", invalid="ignore"):  # a step may be as large as it likes: it is of released numbers
             theta = project_l2_ball(update.step(theta, gradient, state), radius)
         if progress is not None:

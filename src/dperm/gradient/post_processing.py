@@ -23,6 +23,11 @@ class Post(ABC):
     def apply(self, gradient: Any) -> Any:
         """The gradient handed to the update, (p,)."""
 
+    def noise_left(self, size: int) -> float | None:
+        """The standard deviation of what is left of independent noise of one unit in each of `size` numbers; None where it is not
+        the same for all, or depends on the gradient."""
+        return None
+
 
 @dataclass(frozen=True)
 class Identity(Post):
@@ -30,6 +35,9 @@ class Identity(Post):
 
     def apply(self, gradient: Any) -> Any:
         return gradient
+
+    def noise_left(self, size: int) -> float | None:
+        return 1.0
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,11 @@ class LaplacianSmoothing(Post):
         spectrum = xp.fft.rfft(gradient, axis=-1)
         shrinkage = xp.asarray(_shrinkage(self.strength, size), dtype=gradient.dtype, device=device(gradient))
         return xp.fft.irfft(spectrum * shrinkage, n=size, axis=-1)
+
+    def noise_left(self, size: int) -> float | None:
+        half = _shrinkage(self.strength, size) ** 2
+        # of the whole spectrum, which is that half and, but for its first number and a middle one, its mirror image
+        return float(np.sqrt((2 * half.sum() - half[0] - (half[-1] if size % 2 == 0 else 0.0)) / size))
 
 
 @functools.lru_cache(maxsize=16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -10,6 +11,7 @@ from array_api_compat import array_namespace
 
 from dperm import _validate as check
 from dperm._family import states
+from dperm.gradient.correlation.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,8 @@ class Update(ABC):
 
     #: whether each number of θ moves by the same number of gradients alone
     coordinatewise = False
+    #: whether it must be `told_noise` before each step
+    needs_noise = False
     #: What takes its steps and is written neither by dperm nor by the library of its tensors; None: nothing is.
     steps_with: ClassVar[object | None] = None
     #: Whether it takes steps of its own, beside what it does with another's.
@@ -25,6 +29,16 @@ class Update(ABC):
 
     @abstractmethod
     def init(self, theta: Any) -> Any: ...
+
+    def told_noise(self, deviation: float | None, state: Any) -> None:
+        """Called before each step of an update that `needs_noise`. `deviation` is the standard deviation of the noise in each
+        number of the step's gradient: public. None where it is not known."""
+        return
+
+    def workload(self, steps: int) -> Workload:
+        """What the gradients' noise does to the parameters in a run of so many steps, where scales that follow the gradients
+        (Adam's) are taken for constant: what a strategy for correlated noise is made for."""
+        return Workload()
 
     @abstractmethod
     def step(self, theta: Any, gradient: Any, state: Any) -> Any:
@@ -55,6 +69,9 @@ class SGD(Update):
     def init(self, theta: Any) -> dict[str, Any]:
         return {"velocity": theta * 0.0}
 
+    def workload(self, steps: int) -> Workload:
+        return Workload(momentum=self.momentum)
+
     def step(self, theta: Any, gradient: Any, state: dict[str, Any]) -> Any:
         if not self.momentum:
             return theta - self.learning_rate * gradient
@@ -66,12 +83,14 @@ class SGD(Update):
 
 @dataclass(frozen=True)
 class Adam(Update):
-    """Kingma & Ba 2015."""
+    """Kingma & Ba 2015; with `weight_decay`, AdamW (Loshchilov & Hutter 2019): θ ← (1 − learning_rate·weight_decay)·θ beside the
+    step."""
 
     learning_rate: float
     beta1: float = 0.9
     beta2: float = 0.999
     stabiliser: float = 1e-8
+    weight_decay: float = 0.0
 
     coordinatewise = True
 
@@ -80,12 +99,15 @@ class Adam(Update):
         check.fraction("beta1", self.beta1, zero=True)
         check.fraction("beta2", self.beta2, zero=True)
         check.positive("stabiliser", self.stabiliser)
+        check.non_negative("weight_decay", self.weight_decay)
 
     def init(self, theta: Any) -> dict[str, Any]:
         return {"first": theta * 0.0, "second": theta * 0.0, "steps": 0}
 
+    def workload(self, steps: int) -> Workload:
+        return Workload(momentum=self.beta1, weight_decay=self.learning_rate * self.weight_decay)
+
     def step(self, theta: Any, gradient: Any, state: dict[str, Any]) -> Any:
-        xp = array_namespace(theta)
         state["steps"] += 1
         first, second, steps = state["first"], state["second"], state["steps"]
         first *= self.beta1
@@ -93,7 +115,59 @@ class Adam(Update):
         second *= self.beta2
         second += (1 - self.beta2) * gradient * gradient
         scale = self.learning_rate / (1 - self.beta1**steps)
-        return theta - scale * first / (xp.sqrt(second / (1 - self.beta2**steps)) + self.stabiliser)
+        kept = 1 - self.learning_rate * self.weight_decay
+        return kept * theta - scale * first / self._lengths(second / (1 - self.beta2**steps), state)
+
+    def _lengths(self, squares: Any, state: dict[str, Any]) -> Any:
+        """(p,) what each number's step is divided by, given its mean square."""
+        return array_namespace(squares).sqrt(squares) + self.stabiliser
+
+
+@dataclass(frozen=True)
+class AdamBC(Adam):
+    """Adam, or AdamW, without what noise adds to the second moment (DP-AdamBC: Tang, Shpilevskiy, Lécuyer 2024).
+
+    Noise of variance s² makes the mean of g² about s² larger, so that where noise is most of a gradient Adam is SGD. Here the
+    mean of s² is subtracted: that of the noise which the update sees, as correlated noise has it. What is left is at least
+    `floor` standard errors of that mean.
+    """
+
+    floor: float = 1.0
+
+    needs_noise = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.positive("floor", self.floor)
+
+    def init(self, theta: Any) -> dict[str, Any]:
+        return {**super().init(theta), "noise": 0.0, "told": 0}
+
+    def told_noise(self, deviation: float | None, state: dict[str, Any]) -> None:
+        state["noise"] = noise_after(state["noise"], deviation, self.beta2)
+        state["told"] += 1
+
+    def _lengths(self, squares: Any, state: dict[str, Any]) -> Any:
+        if state["told"] != state["steps"]:
+            raise ValueError("Expected told_noise before every step of AdamBC.")
+        mean, error = noise_estimated(state["noise"], self.beta2, state["steps"])
+        return array_namespace(squares).sqrt((squares - mean).clip(self.floor * error, None)) + self.stabiliser
+
+
+def noise_after(sum: float, deviation: float | None, decay: float) -> float:
+    """The sum of the noise's variances in the gradients so far, weighed as Adam weighs squares, after one more step. ValueError
+    where the standard deviation is not known."""
+    if deviation is None:
+        raise ValueError("Expected gradients whose noise is known, for an update that subtracts its variance.")
+    return decay * sum + (1 - decay) * deviation**2
+
+
+def noise_estimated(sum: float, decay: float, steps: int) -> tuple[float, float]:
+    """The mean of that sum, and the standard error of the same mean of as many independent squares of noise: of weights w_k, each
+    with a variance of twice its mean squared, √(2·Σw²)/Σw."""
+    left = decay**steps
+    mean = sum / (1 - left)
+    return mean, mean * math.sqrt(2 * (1 - decay) * (1 + left) / ((1 + decay) * (1 - left)))
 
 
 @dataclass(frozen=True)
@@ -137,8 +211,18 @@ class Averaged(Update):
     def coordinatewise(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.update.coordinatewise and states(type(self.update), "coordinatewise")
 
+    @property
+    def needs_noise(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.update.needs_noise
+
     def init(self, theta: Any) -> dict[str, Any]:
         return {"inner": self.update.init(theta), "sum": theta * 0.0, "steps": 0}
+
+    def told_noise(self, deviation: float | None, state: dict[str, Any]) -> None:
+        self.update.told_noise(deviation, state["inner"])
+
+    def workload(self, steps: int) -> Workload:
+        return replace(self.update.workload(steps), of="mean", mean_from=min(self.skip, steps - 1) / steps)
 
     def step(self, theta: Any, gradient: Any, state: dict[str, Any]) -> Any:
         theta = self.update.step(theta, gradient, state["inner"])
@@ -175,8 +259,19 @@ class ExponentialAverage(Update):
     def coordinatewise(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.update.coordinatewise and states(type(self.update), "coordinatewise")
 
+    @property
+    def needs_noise(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.update.needs_noise
+
     def init(self, theta: Any) -> dict[str, Any]:
         return {"inner": self.update.init(theta), "average": theta + theta * 0.0, "steps": 0}
+
+    def told_noise(self, deviation: float | None, state: dict[str, Any]) -> None:
+        self.update.told_noise(deviation, state["inner"])
+
+    def workload(self, steps: int) -> Workload:
+        averaged = min(steps, 1 / (1 - self.decay))  # about so many of the last iterates
+        return replace(self.update.workload(steps), of="mean", mean_from=1 - averaged / steps)
 
     def step(self, theta: Any, gradient: Any, state: dict[str, Any]) -> Any:
         theta = self.update.step(theta, gradient, state["inner"])

@@ -16,7 +16,6 @@ from dperm.objectives import PublicFacts
 from dperm.privacy import Relation
 
 _SAMPLINGS = ("poisson", "fixed_order", "full")
-_MOST_BANDS = 64
 _FORGOTTEN = 0.02  # of what a step moved, in each later one: loss functions pull iterates back. Measured, see the benchmark
 _OF_A_GROUP = 0.9  # that a batch is at most, where a group would have no more records than batches by the rule
 
@@ -76,7 +75,7 @@ class CorrelatedGradient(Gradient):
         plan = gradient_plan(facts, epsilon, budget.delta, sampling=self.sampling, **self._settings())(1.0)
         if self.sampling == "poisson":
             return best_bands(plan.steps, plan.rate, epsilon, budget.delta, _workload(plan))
-        return min(plan.sampler.period, _MOST_BANDS)
+        return min(strategies()[self.correlation].widest, plan.sampler.participation.separation)
 
     def shaped(self, plan: Policy) -> Policy:
         assert isinstance(plan, Plan)
@@ -94,4 +93,4 @@ class CorrelatedGradient(Gradient):
 def _workload(plan: Plan) -> Workload:
     """Noise of all iterates alike, which the loss makes forget what moved them, whatever mean of them is kept: a strategy for the
     mean alone would let single iterates go so far that losses are no parabolas there."""
-    return replace(Workload.of_update(plan.update, plan.steps), of="all", mean_from=0.0, weight_decay=_FORGOTTEN)
+    return replace(plan.update.workload(plan.steps), of="all", mean_from=0.0, weight_decay=_FORGOTTEN)

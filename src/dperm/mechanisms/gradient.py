@@ -86,6 +86,7 @@ class GradientPerturbation(Mechanism):
         return beside_others_alike(objective) if self.plan.anchored else []
 
     def refuse(self, objective: LinearObjective, records: int) -> None:
+        self.plan.refuse_update()
         self.plan.refuse(objective, records)
 
     curved = False

@@ -17,12 +17,14 @@ from dperm.torch.features.channel_normalisation import ChannelStatistics, privat
 from dperm.torch.features.scattering import Scattering2D, scattering_features, scattering_scale
 from dperm.torch.features.tempered_sigmoid import TemperedSigmoid
 from dperm.torch.module_objective import ModuleObjective, per_example
+from dperm.torch.parameters.adam_bc import AdamBC
 from dperm.torch.parameters.optimizer import TorchOptimizer
 from dperm.torch.training.callbacks import Callback, PrivateStep, ProgressBar, TensorBoard
 from dperm.torch.training.search import Candidate, SearchedRun, search_runs
 from dperm.torch.training.trainer import PrivateTrainer
 
 __all__ = [
+    "AdamBC",
     "Callback",
     "Candidate",
     "ChannelStatistics",

@@ -411,7 +411,7 @@ def test_words_of_a_recipe() -> None:
     assert banded.expected_batch_size == pytest.approx(50)
     assert dp_sgd(**common, correlation="banded", bands=1) == dp_sgd(**common)
     fixed = dp_sgd(**common, correlation="buffered", bands=2, sampling="fixed_order")
-    assert fixed.sampler == FixedOrder(20) and fixed.correlation.kept(80) == 2
+    assert fixed.sampler == FixedOrder(20) and fixed.strategy.kept(80) == 2
     for wrong, message in (
         ({"correlation": "banded"}, "bands"),
         ({"correlation": "all", "bands": 3}, "correlation"),

@@ -11,7 +11,16 @@ import pkgutil
 from importlib import import_module
 
 from dperm.gradient.correlation.participation import Apart, Once, Participation, Periodic, squared_sensitivity
-from dperm.gradient.correlation.strategy import LARGEST_KEPT, Independent, Memory, Strategy, Toeplitz, predicted_error, strategies
+from dperm.gradient.correlation.strategy import (
+    LARGEST_KEPT,
+    BestFor,
+    Independent,
+    Memory,
+    Strategy,
+    Toeplitz,
+    predicted_error,
+    strategies,
+)
 from dperm.gradient.correlation.workload import Workload
 
 for _module in pkgutil.iter_modules(__path__):
@@ -20,6 +29,7 @@ for _module in pkgutil.iter_modules(__path__):
 __all__ = [
     "LARGEST_KEPT",
     "Apart",
+    "BestFor",
     "Independent",
     "Memory",
     "Once",

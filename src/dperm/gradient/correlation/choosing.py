@@ -19,7 +19,6 @@ from dperm.privacy.accountants.calibration import calibrate
 from dperm.privacy.events import CyclicSampled, Event, Gaussian, PoissonSampled, SelfComposed
 
 _MOST = 128  # bands that are tried: more gain next to nothing, and each is a vector of the model's size
-_LONGEST = 64  # bands in a fixed order
 _WORTH = 0.98  # of the error without correlation: what is gained by less is not worth what is kept
 
 
@@ -102,12 +101,12 @@ def compared(
         name, sampling = (f"banded, {width}", "cyclic groups") if width > 1 else ("DP-SGD", "Poisson")
         groups = functools.partial(_in_groups, bands=width, steps=steps, share=share)
         runs.append((name, sampling, BandedToeplitz(width, workload), Once(width), groups))
-    longest = min(period, _LONGEST)
+    longest = min(period, BandedToeplitz.widest)
     ordered: dict[str, Strategy] = {
         f"banded, {longest}": BandedToeplitz(longest, workload),
         f"square root, {longest}": BandedSquareRoot(longest, workload.momentum),
-        "inverse square root, 16": InverseSquareRoot(16, workload.momentum),
-        "buffered, 3": Buffered(3, period, workload),
+        f"inverse square root, {InverseSquareRoot.widest}": InverseSquareRoot(InverseSquareRoot.widest, workload.momentum),
+        f"buffered, {Buffered.widest}": Buffered(Buffered.widest, period, workload),
     }
     runs += [(name, "fixed order", strategy, Periodic(period), Gaussian) for name, strategy in ordered.items()]
     found: list[Compared] = []

@@ -75,6 +75,10 @@ class GivenMatrix(Strategy):
                 total += float(left @ left) * (weights[0] if np.all(weights == weights[0]) else 1 / len(part))
         return math.sqrt(total)
 
+    def deviations(self, steps: int) -> Array:
+        inverse = scipy.linalg.solve_triangular(self.matrix(steps), np.eye(steps), lower=True)
+        return np.linalg.norm(inverse, axis=1)
+
     def rounding(self, steps: int) -> float:
         return 2.0 + float(np.abs(self.matrix(steps)).sum(axis=1).max()) * (1 + rounded_terms(self.kept(steps)))
 

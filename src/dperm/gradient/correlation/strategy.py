@@ -13,6 +13,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 from scipy.signal import lfilter
 
+from dperm import _validate as check
 from dperm._family import members
 from dperm._types import Array
 from dperm.gradient.correlation.participation import Participation, squared_sensitivity
@@ -88,6 +89,8 @@ class Strategy(ABC):
     word: ClassVar[str] = ""
     #: where it is published
     paper: ClassVar[str] = ""
+    #: the most bands, or buffers, that a rule chooses, where they cost nothing but memory: more gain next to nothing
+    widest: ClassVar[int] = 64
     #: whether it treats every number of a sum by itself
     coordinatewise = True
 
@@ -129,6 +132,11 @@ class Strategy(ABC):
     @abstractmethod
     def remaining(self, workload: Workload, steps: int) -> float:
         """The root of the workload's sum of squares of C⁻¹Z, for independent Z of one unit."""
+
+    @abstractmethod
+    def deviations(self, steps: int) -> Array:
+        """(steps,) the standard deviation of each number of C⁻¹Z, row by row: of the noise that an update sees, for independent Z
+        of one unit."""
 
     @abstractmethod
     def rounding(self, steps: int) -> float:
@@ -173,6 +181,9 @@ class Independent(Strategy):
 
     def remaining(self, workload: Workload, steps: int) -> float:
         return math.sqrt(sum(float(weights @ part**2) for part, weights in workload.functionals(steps)))
+
+    def deviations(self, steps: int) -> Array:
+        return np.ones(steps)
 
     def rounding(self, steps: int) -> float:
         return 3.0
@@ -221,6 +232,9 @@ class Toeplitz(Strategy):
     def remaining(self, workload: Workload, steps: int) -> float:
         return math.sqrt(sum(float(weights @ self.inverted(part, steps) ** 2) for part, weights in workload.functionals(steps)))
 
+    def deviations(self, steps: int) -> Array:
+        return np.sqrt(np.cumsum(self.inverted(np.eye(1, steps)[0], steps) ** 2))
+
     def inverted(self, values: Array, steps: int) -> Array:
         """C⁻¹ applied to `values` (at most `steps` numbers)."""
         made: Any = lfilter([1.0], self.coefficients(steps), values)
@@ -237,6 +251,22 @@ class Toeplitz(Strategy):
 def rounded_terms(count: int) -> float:
     """What rounding adds to a sum of so many products of kept noise, in half grid steps."""
     return 2 * (count + 2) * _DOUBLE * LARGEST_KEPT
+
+
+@dataclass(frozen=True)
+class BestFor:
+    """The strategy of this kind (its word in `correlation=`) and width for whatever run it is in: for its update's workload, and
+    its records' participation."""
+
+    kind: str
+    width: int
+
+    def __post_init__(self) -> None:
+        check.choice("correlation", self.kind, strategies())
+        check.integer("width", self.width)
+
+    def at(self, participation: Participation, workload: Workload) -> Strategy:
+        return strategies()[self.kind].for_run(self.width, participation, workload)
 
 
 def predicted_error(strategy: Strategy, participation: Participation, workload: Workload, steps: int) -> float:

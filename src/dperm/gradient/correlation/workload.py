@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -11,12 +12,11 @@ from scipy.signal import lfilter
 
 from dperm import _validate as check
 from dperm._types import Array
-from dperm.gradient.update import Averaged, Update
 
 _ITERATES = 64  # that stand for all of them, where the learning rate is not constant
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Workload:
     """SGD from public numbers alone: v ← momentum·v + g, θ ← (1 − η_t·weight_decay)·θ − η_t·v.
 
@@ -45,12 +45,18 @@ class Workload:
         if any(not 0 <= rate < 1e100 for rate in self.learning_rates):
             raise ValueError("Expected learning rates of at least 0.")
 
-    @classmethod
-    def of_update(cls, update: Update, steps: int) -> Workload:
-        """That of an update with SGD's momentum, of its last iterate or a mean of them. Adam's scales are taken for constant."""
-        if isinstance(update, Averaged):
-            return replace(cls.of_update(update.update, steps), of="mean", mean_from=min(update.skip, steps - 1) / steps)
-        return cls(momentum=getattr(update, "momentum", getattr(update, "beta1", 0.0)))
+    def __repr__(self) -> str:
+        settings = [
+            f"momentum={self.momentum!r}" if self.momentum else "",
+            f"weight_decay={self.weight_decay!r}" if self.weight_decay else "",
+            f"learning_rates=<{len(self.learning_rates)} steps, sha256 {self._digest()}>" if self.learning_rates else "",
+            f"of={self.of!r}",
+            f"mean_from={self.mean_from!r}" if self.mean_from else "",
+        ]
+        return f"Workload({', '.join(filter(None, settings))})"
+
+    def _digest(self) -> str:
+        return hashlib.sha256(np.array(self.learning_rates).tobytes()).hexdigest()[:16]
 
     def functionals(self, steps: int) -> list[tuple[Array, Array]]:
         """What is to be small: Σ over these pairs (a, w) of Σ_j w_j·m_j², where m is C⁻¹ applied to a, for a Toeplitz strategy C.

@@ -79,6 +79,10 @@ class ImportancePlan(ImportanceSettings):
     def pays_for(self, event: Event, relation: Relation, first: int) -> bool:
         return relation is self.budget.relation and self.spending.pays_for(event, first)
 
+    @property
+    def tells_noise(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.post.noise_left(1) is not None
+
     def describe(self) -> dict[str, Any]:
         stated = self.public_size is not None and self.size_noise is None
         releases = [] if stated else [f"N once: Gaussian({self.spending.size_noise:.6g})"]

@@ -71,6 +71,12 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
         self._epoch: ImportanceEpoch | None = None
         self._draws = 0
         self._looked = False
+        self._noise_in_mean: float | None = None
+
+    @property
+    def noise_deviation(self) -> float | None:
+        left = self.policy.post.noise_left(self.objective.facts.dimension)
+        return None if left is None or self._noise_in_mean is None else self._noise_in_mean * left
 
     def _share(self, numbers: Indices) -> NDArray[np.bool_]:
         """(n,): which of these records are here. Other processes of the run have the rest, and remember them."""
@@ -131,6 +137,7 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
         noise = GaussianNoise(sensitivity, epoch.noise_multiplier, epoch.rate, what="sum of unit gradients")
         released = self.channel.release(query, noise)
         self.step += 1
+        self._noise_in_mean = sensitivity * epoch.noise_multiplier * epoch.norm_sum / (self._size * plan.expected_batch_size)
         released *= epoch.norm_sum / (self._size * plan.expected_batch_size)  # in place: nobody else holds it
         return plan.post.apply(self.regularised(released, theta))
 

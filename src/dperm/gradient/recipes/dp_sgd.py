@@ -9,7 +9,8 @@ from typing import Any
 
 from dperm import _validate as check
 from dperm.gradient.bounding import Bounding, Clip
-from dperm.gradient.correlation import Independent, Strategy, Workload, strategies
+from dperm.gradient.correlation import BestFor, Independent, Strategy, Workload, strategies
+from dperm.gradient.correlation.choosing import best_bands
 from dperm.gradient.plan import Constant, ExponentialDecay, Plan
 from dperm.gradient.post_processing import Identity, Post
 from dperm.gradient.recipes.recipe import recipe
@@ -35,6 +36,7 @@ def dp_sgd(
     max_rows_per_unit: int | None = None,
     correlation: str | Strategy = "none",
     bands: int | None = None,
+    target: tuple[float, float] | None = None,
 ) -> Plan:
     """`epochs` expected passes in draws of `expected_batch_size` of `public_size` records.
 
@@ -49,7 +51,9 @@ def dp_sgd(
 
     `correlation`: noise that later steps partly take back, over `bands` steps: "banded", the best for this update, "square_root",
     "inverse_square_root", or "buffered", with so many buffers; or a `Strategy`. With Poisson sampling records then take turns in
-    as many groups as there are bands ("cyclic_poisson"); "fixed_order", without amplification, takes any number of bands.
+    as many groups as there are bands ("cyclic_poisson"); "fixed_order", without amplification, takes any number of bands. Where
+    `bands` is None, they are chosen for the least predicted error at `target`, the (ε, δ) that the noise is calibrated to
+    (`PrivateTrainer` hands it over): one band, which is DP-SGD, where that is best.
     """
     if (clipping_norm is None) == (bounding is None):
         raise ValueError("Expected exactly one of clipping_norm and bounding.")
@@ -57,29 +61,46 @@ def dp_sgd(
     check.positive("epochs", epochs)
     known = samplings()
     kind = known[check.choice("sampling", sampling, known)]
-    correlated = correlation != "none" and bands != 1
     sampler, steps = kind.for_batches(public_size, expected_batch_size, epochs, PrivacyUnit(max_rows_per_unit))
-    if correlated and isinstance(sampler, Poisson | CyclicPoisson):
-        sampler = CyclicPoisson.of_share(sampler.share, check.integer("bands", bands or 0, minimum=2))
-    steps_per_epoch = max(1, round(1 / sampler.share))
     update = update or SGD(1.0, momentum=0.9)
     if average_from is not None:
         update = Averaged(update, skip=math.floor(check.fraction("average_from", average_from, zero=True) * steps))
-    strategy = _strategy(correlation, bands, sampler, Workload.of_update(update, steps)) if correlated else Independent()
+    strategy = _strategy(correlation, bands, sampler, update.workload(steps), steps, target)
+    if isinstance(sampler, Poisson | CyclicPoisson):
+        groups = strategy.width if isinstance(strategy, BestFor) else bands or strategy.bands(steps)
+        sampler = CyclicPoisson.of_share(sampler.share, groups) if groups > 1 else sampler
+    steps_per_epoch = max(1, round(1 / sampler.share))
     noise = ExponentialDecay(noise_multiplier, decay, steps_per_epoch) if decay else Constant(noise_multiplier)
     bounding = bounding or Clip(clipping_norm or 0.0)
     return Plan(sampler, bounding, noise, update, steps, public_size, post or Identity(), correlation=strategy)
 
 
-def _strategy(correlation: str | Strategy, bands: int | None, sampler: Sampler, workload: Workload) -> Strategy:
-    """The strategy for these words, or the one that is given."""
+def _strategy(
+    correlation: str | Strategy,
+    bands: int | None,
+    sampler: Sampler,
+    workload: Workload,
+    steps: int,
+    target: tuple[float, float] | None,
+) -> Strategy | BestFor:
+    """The strategy that is given, or that of this word."""
+    if bands == 1:
+        return Independent()
     if isinstance(correlation, Strategy):
         return correlation
-    known = strategies()
-    kind = known[check.choice("correlation", correlation, known)]
-    if bands is None:
-        raise ValueError(f"Expected bands with correlation={correlation!r}: over how many steps noise is taken back.")
-    return kind.for_run(check.integer("bands", bands, minimum=2), sampler.participation, workload)
+    kind = strategies()[check.choice("correlation", correlation, strategies())]
+    if kind is Independent:
+        return Independent()
+    if bands is None and isinstance(sampler, Poisson | CyclicPoisson):
+        if target is None:
+            raise ValueError(
+                f"Expected bands with correlation={correlation!r}, over how many steps noise is taken back: a rule chooses them "
+                "only for the epsilon of this run alone."
+            )
+        bands = best_bands(steps, sampler.share, *target, workload)
+    elif bands is None:
+        bands = min(kind.widest, sampler.participation.separation)
+    return BestFor(correlation, check.integer("bands", bands)) if bands > 1 else Independent()
 
 
 def small_scale(plan: Plan, factor: float) -> Plan:

@@ -31,14 +31,20 @@ class RecipeKind(tuple[str, ...]):
         except TypeError as error:
             raise ValueError(f"Expected the settings of {getattr(function, '__name__', function)}: {error}.") from None
 
+    def handed(self, **known: Any) -> dict[str, Any]:
+        """Of what whoever runs it knows, what it is handed."""
+        return {name: value for name, value in known.items() if name in self}
+
 
 _NOISE = RecipeKind(("noise_multiplier", "public_size"))
+_TARGETED = RecipeKind((*_NOISE, "target"))
 _BUDGET = RecipeKind(("epsilon", "delta", "public_size"))
 
 
 def recipe(function: F) -> F:
-    """Marks a function that takes noise_multiplier and public_size: its noise is calibrated by whoever runs it."""
-    setattr(function, _MARK, _NOISE)
+    """Marks a function that takes noise_multiplier and public_size: its noise is calibrated by whoever runs it. Where it takes
+    `target`, too, it is handed the (ε, δ) that the noise is calibrated to, or None where that is another."""
+    setattr(function, _MARK, _TARGETED if "target" in inspect.signature(function).parameters else _NOISE)
     return function
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dperm._family import ours
 from dperm.gradient import Update
+from dperm.gradient.correlation import Workload
+from dperm.torch.parameters.adam_bc import AdamBC
 from dperm.torch.parameters.flat_parameters import FlatParameters
 
 
@@ -21,6 +25,8 @@ class TorchOptimizer(Update):
 
     optimizer: torch.optim.Optimizer
     flat: FlatParameters
+    #: (steps) → the learning rate of each step, in any unit; None: the optimiser's own throughout
+    rates: Callable[[int], tuple[float, ...]] | None = None
 
     coordinatewise = True  # an optimiser sees whole parameters, wherever their numbers are
 
@@ -37,7 +43,24 @@ class TorchOptimizer(Update):
 
     @property
     def steps_with(self) -> object | None:
-        return None if type(self.optimizer).__module__.startswith("torch.optim.") else self.optimizer
+        known = type(self.optimizer).__module__.startswith("torch.optim.") or ours(type(self.optimizer))
+        return None if known else self.optimizer
+
+    @property
+    def needs_noise(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return isinstance(self.optimizer, AdamBC)
+
+    def told_noise(self, deviation: float | None, state: Any) -> None:
+        if isinstance(self.optimizer, AdamBC):
+            self.optimizer.noise_deviation = deviation
+
+    def workload(self, steps: int) -> Workload:
+        """That of the first group of parameters: SGD's momentum, or Adam's first moment."""
+        group = self.optimizer.param_groups[0]
+        momentum, decay = float(group.get("momentum") or group.get("betas", (0.0,))[0]), float(group.get("weight_decay", 0.0))
+        if self.rates is None or len(set(rates := self.rates(steps))) == 1:
+            return Workload(momentum, float(group["lr"]) * decay)
+        return Workload(momentum, decay, rates)
 
     def init(self, theta: Any) -> dict[str, Any]:
         return {}

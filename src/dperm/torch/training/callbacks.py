@@ -17,14 +17,17 @@ from dperm.privacy import Certificate
 class PrivateStep:
     """One private step: its noisy gradient (p,) is in the trainable parameters' `.grad`.
 
-    `number` counts from 1 to `total`; `epoch` is number·rate. `batch_loss` and `batch_clipped` (share of records longer
-    than the bound) are None unless asked for: they are made from records without noise and are not private.
+    `number` counts from 1 to `total`; `epoch` is number·rate. `noise_deviation` is the standard deviation of the noise in each
+    of the gradient's numbers, which is public; None where the plan does not tell it, or where they differ. `batch_loss` and
+    `batch_clipped` (share of records longer than the bound) are None unless asked for: they are made from records without noise
+    and are not private.
     """
 
     number: int
     total: int
     epoch: float
     gradient: Tensor
+    noise_deviation: float | None = None
     batch_loss: float | None = None
     batch_clipped: float | None = None
 

@@ -71,8 +71,10 @@ class Certification:
         return assumptions
 
     def refuse(self, plan: Policy) -> None:
-        """ValueError where a plan has no proof for persons of several rows, several ranks, or sharded parameters."""
+        """ValueError where a plan has no proof for persons of several rows, several ranks, or sharded parameters, or where its
+        update needs to know more than it tells."""
         objective, ranks = self.spec.objective, Ranks.here()
+        plan.refuse_update()
         if objective.unit.several_rows and not plan.grouped:
             raise ValueError(
                 f"Expected one row a person for gradient perturbation ({plan.kind}): it has no proof for persons of several "

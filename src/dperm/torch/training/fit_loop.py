@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import Any
 
@@ -10,6 +9,7 @@ from dperm.torch.ranks import Ranks
 from dperm.torch.training.callbacks import PrivateStep, ProgressBar
 from dperm.torch.training.heldout_scores import HeldOut
 from dperm.torch.training.session import TrainingSession
+from dperm.torch.training.settings import ends_epoch
 
 
 class FitLoop:
@@ -34,11 +34,9 @@ class FitLoop:
         run.update(step.gradient)
         for callback in self._callbacks:
             callback.on_step(step)
-        # an epoch ends with the step that brings the expected passes to a whole number
         rate, last = run.plan.rate, run.step == step.total
-        epoch_ends = last or math.floor(run.step * rate + 1e-9) > math.floor((run.step - 1) * rate + 1e-9)
-        if options.scheduler_interval == "step" or epoch_ends:
-            options.step_scheduler()
+        epoch_ends = ends_epoch(run.step, step.total, rate)
+        options.step_scheduler(run.step, step.total, rate)
         if epoch_ends:
             record: dict[str, Any] = {"epoch": round(run.step * rate, 2), "step": run.step, "epsilon": run.epsilon}
             if self._held_out is not None:

@@ -125,7 +125,9 @@ class Planner:
             raise ValueError("Expected epsilon, not noise_multiplier: this recipe chooses its noise on the way, within a budget.")
 
         def made(noise: float, size: int) -> Policy:
-            return recipe(noise_multiplier=noise, public_size=size, **settings(size))
+            target = None if self.budget.target is None else (self.budget.target, self.budget.delta)
+            handed = kind.handed(noise_multiplier=noise, public_size=size, target=target)
+            return recipe(**handed, **settings(size))
 
         self._make = functools.partial(_planned, made)
 
@@ -136,7 +138,7 @@ class Planner:
     def _refuse_bound(self, bound: Mapping[str, Any]) -> None:
         update = bound.get("update")
         self.binds_update = isinstance(update, Update) and update.takes_steps
-        own = {"epsilon", "delta", "noise_multiplier", "public_size", "earlier", *self._settings}
+        own = {"epsilon", "delta", "noise_multiplier", "public_size", "earlier", "target", *self._settings}
         if twice := sorted(own & set(bound)):
             advice = " Earlier releases go to spent=[certificate]." if "earlier" in twice else ""
             raise ValueError(f"Expected {', '.join(twice)} beside the recipe, not bound in it: the trainer sets them.{advice}")

@@ -11,6 +11,7 @@ from typing import Any
 from dperm.privacy import Certificate
 from dperm.release import alignment
 from dperm.torch.data.records import TorchRecords
+from dperm.torch.parameters.adam_bc import AdamBC
 from dperm.torch.ranks import Ranks
 from dperm.torch.tensors.global_randomness import secret_masks
 from dperm.torch.training.callbacks import PrivateStep
@@ -74,7 +75,10 @@ class TrainingSession:
                 while (gradient := run.next()) is not None:
                     guard.gives(gradient)
                     seen = run.observed() if options.show_private else (None, None)
-                    yield PrivateStep(run.step, run.plan.steps, run.step * rate, gradient, *seen)
+                    noise = run.gradients.noise_deviation
+                    if options.own_loop and isinstance(settings.optimizer, AdamBC):
+                        settings.optimizer.noise_deviation = noise
+                    yield PrivateStep(run.step, run.plan.steps, run.step * rate, gradient, noise, *seen)
                     guard.takes_back()
             if options.own_loop and settings.checkpoint is not None:
                 self.save()  # the end of the run: whoever resumes gets the trained model

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import hashlib
+import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -89,11 +93,33 @@ class FitOptions:
         if wrong := [callback for callback in given if not isinstance(callback, Callback)]:
             raise TypeError(f"Expected callbacks to be Callback objects, got {wrong[0]!r}.")
 
-    def step_scheduler(self) -> None:
-        """A schedule of so many steps that has come to its end leaves the learning rate as it is: the run is paid for."""
+    def step_scheduler(self, step: int, total: int, rate: float) -> None:
+        """To be called after step number `step` of `total`, each of a share `rate` of the records. A schedule that has come to its
+        end leaves the learning rate as it is: the run is paid for."""
+        if self.scheduler is None or (self.scheduler_interval == "epoch" and not ends_epoch(step, total, rate)):
+            return
         end = getattr(self.scheduler, "total_steps", None)
-        if self.scheduler is not None and (end is None or self.scheduler.last_epoch < end):
+        if end is None or self.scheduler.last_epoch < end:
             self.scheduler.step()
+
+    def learning_rates(self, total: int, rate: float) -> tuple[float, ...]:
+        """That of the optimiser's first group in each step of a run, as the schedule will have it."""
+        stand_in = torch.optim.SGD(
+            [{**group, "params": [torch.zeros(())]} for group in self.scheduler.optimizer.param_groups], lr=0.0
+        )
+        rehearsed = replace(self, scheduler=copy.deepcopy(self.scheduler, {id(self.scheduler.optimizer): stand_in}))
+        rates: list[float] = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a rehearsal moves no parameters, which torch warns of
+            for step in range(1, total + 1):
+                rates.append(float(stand_in.param_groups[0]["lr"]))
+                rehearsed.step_scheduler(step, total, rate)
+        return tuple(rates)
+
+
+def ends_epoch(step: int, total: int, rate: float) -> bool:
+    """Whether this step brings the expected passes to a whole number, or is the last."""
+    return step == total or math.floor(step * rate + 1e-9) > math.floor((step - 1) * rate + 1e-9)
 
 
 @dataclass(frozen=True)
@@ -125,7 +151,9 @@ class TrainingSpec:
             return plan
         update = plan.update
         if self.settings.optimizer is not None:
-            update = update.around(TorchOptimizer(self.settings.optimizer, self.objective.flat))
+            scheduled = self.options.scheduler is not None
+            rates = functools.partial(self.options.learning_rates, rate=plan.rate) if scheduled else None
+            update = update.around(TorchOptimizer(self.settings.optimizer, self.objective.flat, rates))
         if self.options.ema_decay is not None:
             update = ExponentialAverage(update, self.options.ema_decay)
         return plan if update is plan.update else replace(cast(Any, plan), update=update)

@@ -136,6 +136,8 @@ class PrivateRun:
         """Move the model by a noisy gradient."""
         if self.update_state is None:
             self.update_state = self.plan.update.init(self.objective.theta)
+        if self.plan.update.needs_noise:
+            self.plan.update.told_noise(self.gradients.noise_deviation, self.update_state)
         self.objective.theta = self.plan.update.step(self.objective.theta, gradient, self.update_state)
 
     def averaged(self, theta: Tensor) -> Tensor:
