@@ -38,6 +38,11 @@ _HALF_TURN = math.pi * 2.0**-64
 # radius·2⁻⁴⁸, and the radius within (2⁻⁵² + 1/k)/radius for the integer k that its 64 digits make.
 _FUNCTIONS = 2.0**-48
 _DIGITS = 2.0**-52
+# The same of the platform's widest numbers, in which the few that doubles leave in doubt are made again. Where these are pairs of
+# doubles, whose functions nobody measured, or no wider than doubles, doubles are used.
+_WIDE: Any = np.longdouble if np.finfo(np.longdouble).nmant in (63, 112) else np.float64
+_SHORTER = 2.0 ** (52 - int(np.finfo(_WIDE).nmant))  # of a unit in their last place, to a double's
+_TURN = 2 * np.arctan2(_WIDE(0.0), _WIDE(-1.0)) * _WIDE(2.0**-64)  # 2π·2⁻⁶⁴
 _USUAL = 2.0**-43  # the largest such error, but for pairs that are set aside
 _FEW_DIGITS, _SHORT = 2.0**48, 2.0**-8  # those with less k, or with a shorter radius
 
@@ -227,7 +232,7 @@ class NoiseStream:
             better *= scale
             integers[doubtful] = np.rint(better)
             better -= integers[doubtful]
-            for place in doubtful[~(np.abs(better) < 0.5 - scale * (errors + 2.0**-49))]:
+            for place in doubtful[~(np.abs(better) < 0.5 - scale * errors)]:
                 integers[place] = self._settled(block, start + int(place), scale)
         return _unsigned_zeros(integers)
 
@@ -377,15 +382,17 @@ class _Block:
         sine *= 2.0
         return self
 
-    def found(self, places: NDArray[np.intp]) -> tuple[Array, Array]:
-        """Those of `normals` at `places`, and how far each real number may be from it: ∞ where that is not known."""
+    def found(self, places: NDArray[np.intp]) -> tuple[Any, Any]:
+        """Those of `normals` at `places` in the platform's widest numbers, and how far each real number may be from it, also
+        after it was multiplied: ∞ where that is not known."""
         pairs = places % len(self)
-        numbers = self._words[0, pairs].astype(np.float64)
+        shorter = _SHORTER if _WIDE(1.0) + _WIDE(2.0 * _DIGITS * _SHORTER) != 1 else 1.0  # a program may have made them as short
+        numbers = self._words[0, pairs].astype(_WIDE)
         with np.errstate(divide="ignore", invalid="ignore"):
-            radius = np.sqrt(-2.0 * np.log(numbers * 2.0**-64))
-            angle = 2.0 * _HALF_TURN * self._words[1, pairs]
+            radius = np.sqrt(-2 * np.log(numbers * _WIDE(2.0**-64)))
+            angle = _TURN * self._words[1, pairs].astype(_WIDE)
             values = radius * np.where(places < len(self), np.cos(angle), np.sin(angle))
-            errors = radius * _FUNCTIONS + (_DIGITS + 1 / numbers) / radius
+            errors = radius * (2 * _FUNCTIONS * shorter) + (_DIGITS * shorter + 1 / numbers) / radius
         unknown = ~np.isfinite(errors)  # numbers of 0 and, in doubles, of 1
         return np.where(unknown, 0.0, values), np.where(unknown, np.inf, errors)
 

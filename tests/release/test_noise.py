@@ -13,6 +13,7 @@ import pytest
 from scipy import stats
 from scipy.special import ndtr
 
+from dperm import _random
 from dperm._exact import Digits, failures, normals, rounded
 from dperm._random import NORMAL_ERROR, NoiseStream, Randomness, _Block, _Keystream, _Part
 from dperm.audit import Training, low_bits
@@ -37,6 +38,13 @@ def fair(right: int, trials: int) -> bool:
     return abs(right - trials / 2) <= reach + 0.5
 
 
+def in_doubles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a platform whose widest numbers are doubles."""
+    monkeypatch.setattr(_random, "_WIDE", np.float64)
+    monkeypatch.setattr(_random, "_SHORTER", 1.0)
+    monkeypatch.setattr(_random, "_TURN", 2 * math.pi * 2.0**-64)
+
+
 # The sampler
 
 
@@ -56,8 +64,11 @@ def test_whole_numbers_have_the_law_of_rounded_normals(scale: float) -> None:
         assert stats.kstest((drawn + np.random.default_rng(0).uniform(-0.5, 0.5, len(drawn))) / scale, "norm").pvalue > SURE
 
 
-def test_doubles_are_within_their_error_of_sixty_digits() -> None:
+@pytest.mark.parametrize("wide", [True, False], ids=["the platform's widest", "doubles"])
+def test_numbers_are_within_their_error_of_sixty_digits(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both normals of each pair against Box and Muller's transform of the same uniform numbers, which 64 digits leave 2⁻⁶⁴ of."""
+    if not wide:
+        in_doubles(monkeypatch)
     block = _Block(200).refill(_Keystream(bytes(32)))
     with mpmath.workdps(60):
         for place in range(2 * len(block)):
@@ -65,8 +76,9 @@ def test_doubles_are_within_their_error_of_sixty_digits() -> None:
             radius = mpmath.sqrt(-2 * mpmath.log((first + mpmath.mpf(0.5)) / 2**64))
             angle = 2 * mpmath.pi * (second + mpmath.mpf(0.5)) / 2**64
             real = radius * (mpmath.cos(angle) if place < len(block) else mpmath.sin(angle))
-            value, error = block.found(np.array([place]))
-            assert abs(real - float(value[0])) <= float(error[0]) < NORMAL_ERROR
+            value, error = (item[0] for item in block.found(np.array([place])))
+            whole = mpmath.mpf(float(value)) + mpmath.mpf(float(value - float(value)))
+            assert abs(real - whole) <= float(error) < NORMAL_ERROR
             assert math.isnan(block.normals[place]) or abs(real - float(block.normals[place])) <= 2.0**-43
 
 
@@ -86,6 +98,15 @@ def test_a_number_in_doubt_is_settled_by_further_digits() -> None:
         turn = 2 * mpmath.pi * mpmath.mpf(5 << 58) / 2**64
         for mine, real in zip(found, (radius * mpmath.cos(turn), radius * mpmath.sin(turn)), strict=True):
             assert mine == int(mpmath.nint(real * 2**90))
+
+
+@pytest.mark.parametrize("short", [in_doubles, lambda patch: patch.setattr(_random, "_SHORTER", 2.0**-60)])
+def test_whole_numbers_do_not_depend_on_how_wide_the_platform_computes(short: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 2⁴⁰ one in eight is in doubt in doubles. A platform that claims more digits than it has is found out, and is not
+    believed."""
+    usual = stream(3).rounded_normal(2.0**40, 3000)
+    short(monkeypatch)
+    assert np.array_equal(stream(3).rounded_normal(2.0**40, 3000), usual)
 
 
 def test_tails_do_not_end() -> None:

@@ -90,14 +90,10 @@ class NoisyGradients(Gradients["Plan"]):
             step = Grid.of(moved, noise_multiplier * moved, self.channel.source.length(total.value)).step
             self._memory = plan.strategy.memory(plan.steps, LARGEST_KEPT * step, self.step)
             self._moved = moved
-        owed = self._memory.owed()
-        # in double precision, as what rounding adds is charged; another array, for tensors get their noise in place
-        space = array_namespace(total.value)
-        whole = space.astype(total.value, space.float64, copy=True)
-        query = BoundedSum(whole + 0.0 if owed is None else whole - owed, self._moved, f"{total.what} together")
+        query = BoundedSum(self._memory.query(total.value), self._moved, f"{total.what} together")
         released = self.released(query, noise_multiplier, plan.sampler.rate)
-        self._memory.keep(released, whole, owed)
-        return space.astype(released, total.value.dtype, copy=False)
+        self._memory.keep(released)
+        return array_namespace(released).astype(released, total.value.dtype, copy=False)
 
     @property
     def clipping_norm(self) -> float:

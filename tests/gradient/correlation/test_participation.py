@@ -110,9 +110,8 @@ def test_noise_that_is_cut_as_it_is_kept_is_charged_for(cut: bool) -> None:
     for moved in (0.0, 1.0):
         memory, asked = strategy.memory(4, 100.0), list[float]()
         for step in range(4):
-            total, owed = np.array([moved * (step in (0, 2))]), memory.owed()
-            asked.append(float((total if owed is None else total - owed)[0]))
-            memory.keep(np.array([1000.0 if cut and step == 2 else 0.5]), total, owed)
+            asked.append(float(memory.query(np.array([moved * (step in (0, 2))]))[0]))
+            memory.keep(np.array([1000.0 if cut and step == 2 else 0.5]))
         queries.append(asked)
     square = float(np.sum(np.square(np.subtract(queries[1], queries[0]))))
     assert square == (42.0 if cut else 35.0)

@@ -81,10 +81,8 @@ def test_what_is_released_is_the_sums_with_noise_that_the_inverse_correlates(str
     sums, fresh = rng.normal(size=(2, STEPS, 3))
     memory, released = strategy.memory(STEPS, math.inf), np.zeros((STEPS, 3))
     for step in range(STEPS):
-        owed = memory.owed()
-        assert (owed is None) == (step == 0 or strategy.kept(STEPS) == 0)
-        released[step] = sums[step] - (0.0 if owed is None else owed) + fresh[step]
-        memory.keep(released[step], sums[step], owed)
+        released[step] = memory.query(sums[step]) + fresh[step]
+        memory.keep(released[step])
     assert released == pytest.approx(sums + np.linalg.solve(matrix, fresh), rel=1e-9)
     assert matrix @ released == pytest.approx(matrix @ sums + fresh, rel=1e-9)
 
@@ -94,7 +92,7 @@ def test_a_strategy_keeps_as_many_vectors_as_it_says(strategy: Strategy) -> None
     steps = STEPS
     memory, vector = strategy.memory(steps, math.inf), np.zeros(7)
     for _ in range(steps):
-        memory.keep(vector + 1, vector, memory.owed())
+        memory.keep(memory.query(vector) + 1)
     kept = sum(held.size for held in vars(memory).values() if isinstance(held, np.ndarray) and held.shape[1:] == (7,)) // 7
     assert kept == strategy.kept(steps)
 
@@ -105,10 +103,11 @@ def test_nothing_that_is_kept_goes_beyond_its_limit(strategy: Strategy) -> None:
     for limit in (2.0, math.inf):
         memory = strategy.memory(STEPS, limit)
         for _ in range(STEPS - 1):
-            memory.keep(np.full(2, 1e6), np.zeros(2), memory.owed())
-        owed.append(memory.owed())
+            memory.query(np.zeros(2))
+            memory.keep(np.full(2, 1e6))
+        owed.append(-memory.query(np.zeros(2)))
     if not strategy.kept(STEPS):
-        assert owed == [None, None]
+        assert not np.any(owed)
         return
     assert np.all(np.abs(owed[0]) <= 2.0 * np.abs(strategy.matrix(STEPS)).sum(axis=1).max())
     assert np.all(np.abs(owed[1]) > 1e4)  # which it does without one

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, device
 from scipy.optimize import minimize
 from scipy.signal import fftconvolve, lfilter
 
 from dperm import _validate as check
 from dperm._types import Array
 from dperm.gradient.correlation.participation import Participation, Periodic
-from dperm.gradient.correlation.strategy import Memory, Toeplitz, cut, rounded_terms, weighted
+from dperm.gradient.correlation.strategy import Memory, Toeplitz, cut, doubles, no_noise, noise_of, rounded_terms, weighted
 from dperm.gradient.correlation.workload import Workload
 
 
@@ -68,17 +67,21 @@ class _Buffers(Memory):
     def __init__(self, thetas: Array, omegas: Array, limit: float) -> None:
         self._thetas, self._omegas, self._limit = thetas.tolist(), omegas, limit
         self._buffers: Any = None  # (buffers, p)
+        self._total: Any = None  # (p,) of a step in progress
 
-    def owed(self) -> Any | None:
-        return None if self._buffers is None else weighted(self._omegas, self._buffers)
-
-    def keep(self, released: Any, total: Any, owed: Any | None) -> None:
-        noise = cut(released - total, self._limit)
+    def query(self, total: Any) -> Any:
         if self._buffers is None:
-            xp = array_namespace(noise)
-            self._buffers = xp.zeros((len(self._thetas), *noise.shape), dtype=noise.dtype, device=device(noise))
+            self._buffers = no_noise(len(self._thetas), total)
+        self._total = doubles(total)
+        return self._total - weighted(self._omegas, self._buffers)
+
+    def keep(self, released: Any) -> None:
+        noise, self._total = noise_of(released, self._total, self._limit), None
         for place, theta in enumerate(self._thetas):
-            self._buffers[place, ...] = cut(self._buffers[place] * theta + noise, self._limit)
+            buffer = self._buffers[place]
+            buffer *= theta
+            buffer += noise
+            cut(buffer, self._limit)
 
 
 _UNSTABLE, _LARGEST = 1e3, 1e140  # ln of an error that is none; numbers whose squares are doubles

@@ -46,5 +46,7 @@ class InverseSquareRoot(SquareRoot):
 class _Fresh(Last):
     """The fresh noise of the last steps, released − query: Ĝ − G = C⁻¹Z, so that a step takes back −Σ_k (C⁻¹)_k·Z_{t−k}."""
 
-    def keep(self, released: Any, total: Any, owed: Any | None) -> None:
-        super().keep(released if owed is None else released + owed, total, owed)
+    def query(self, total: Any) -> Any:
+        query = super().query(total)
+        self._noise[self._place, ...] = query
+        return query

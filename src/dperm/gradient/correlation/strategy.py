@@ -28,13 +28,13 @@ class Memory(ABC):
     """The noise of earlier steps that later ones take back: private, for it is what was released less what the records gave."""
 
     @abstractmethod
-    def owed(self) -> Any | None:
-        """(p,) what the next step takes back; None: nothing yet."""
+    def query(self, total: Any) -> Any:
+        """The next step's query (p,) in double precision: the sum (p,) of what the records give, less what is taken back. Another
+        array than any that is kept."""
 
     @abstractmethod
-    def keep(self, released: Any, total: Any, owed: Any | None) -> None:
-        """Take in a step (p,): what was released, Ĝ; the sum of what the records gave, G; and what was taken back of it. They
-        stay as they are."""
+    def keep(self, released: Any) -> None:
+        """Take in what was released in that step, Ĝ (p,), which stays as it is."""
 
 
 class Last(Memory):
@@ -45,25 +45,44 @@ class Last(Memory):
 
     def __init__(self, coefficients: Sequence[float], limit: float) -> None:
         self._coefficients, self._limit = np.array(coefficients, dtype=np.float64), limit
-        self._noise: Any = None  # (bands − 1, p), the noise of step t in row t mod (bands − 1)
+        self._noise: Any = None  # (bands − 1, p), the noise of step t in row t mod (bands − 1); of a step in progress, its sum
         self._step = 0
 
-    def owed(self) -> Any | None:
-        return None if self._noise is None else weighted(np.roll(self._by_age(), self._step % len(self._noise)), self._noise)
+    def query(self, total: Any) -> Any:
+        if not len(self._coefficients):
+            return doubles(total)
+        if self._noise is None:
+            self._noise = no_noise(len(self._coefficients), total)
+        place = self._place
+        query = weighted(-np.roll(self._by_age(), place), self._noise)
+        self._noise[place, ...] = total  # in place of the oldest noise, which no later step takes back
+        query += self._noise[place]
+        return query
+
+    @property
+    def _place(self) -> int:
+        return self._step % len(self._coefficients)
 
     def _by_age(self) -> Array:
         """The coefficients of what is kept, the oldest first."""
         return self._coefficients[::-1]
 
-    def keep(self, released: Any, total: Any, owed: Any | None) -> None:
-        if not len(self._coefficients):
-            return
-        if self._noise is None:
-            xp = array_namespace(released)
-            kept = (len(self._coefficients), *released.shape)
-            self._noise = xp.zeros(kept, dtype=released.dtype, device=device(released))
-        self._noise[self._step % len(self._noise), ...] = cut(released - total, self._limit)
-        self._step += 1
+    def keep(self, released: Any) -> None:
+        if len(self._coefficients):
+            noise_of(released, self._noise[self._place], self._limit)
+            self._step += 1
+
+
+def doubles(array: Any) -> Any:
+    """The same numbers in double precision, in another array."""
+    xp = array_namespace(array)
+    return xp.astype(array, xp.float64, copy=True)
+
+
+def no_noise(count: int, like: Any) -> Any:
+    """(count, p) of zeros in double precision, for vectors (p,) like this one."""
+    xp = array_namespace(like)
+    return xp.zeros((count, *like.shape), dtype=xp.float64, device=device(like))
 
 
 def weighted(coefficients: Array, arrays: Any) -> Any:
@@ -72,9 +91,19 @@ def weighted(coefficients: Array, arrays: Any) -> Any:
     return xp.tensordot(xp.asarray(coefficients, dtype=arrays.dtype, device=device(arrays)), arrays, axes=1)
 
 
-def cut(array: Any, limit: float) -> Any:
-    """With no number beyond ±limit: that brings no two arrays further apart."""
-    return array_namespace(array).clip(array, -limit, limit) if limit < math.inf else array
+def noise_of(released: Any, total: Any, limit: float) -> Any:
+    """What was released less the total, in the total's place, and cut."""
+    total *= -1
+    total += released
+    cut(total, limit)
+    return total
+
+
+def cut(array: Any, limit: float) -> None:
+    """In place, so that no number is beyond ±limit: that brings no two arrays further apart. Seldom is any."""
+    xp = array_namespace(array)
+    if 0 not in array.shape and not (xp.max(array) <= limit and xp.min(array) >= -limit):
+        array[...] = xp.clip(array, -limit, limit)
 
 
 @dataclass(frozen=True)

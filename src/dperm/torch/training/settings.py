@@ -94,7 +94,7 @@ class FitOptions:
             raise TypeError(f"Expected callbacks to be Callback objects, got {wrong[0]!r}.")
 
     def step_scheduler(self, step: int, total: int, rate: float) -> None:
-        """To be called after step number `step` of `total`, each of a share `rate` of the records. A schedule that has come to its
+        """Call it after step number `step` of `total`, each of a share `rate` of the records. A schedule that has come to its
         end leaves the learning rate as it is: the run is paid for."""
         if self.scheduler is None or (self.scheduler_interval == "epoch" and not ends_epoch(step, total, rate)):
             return
