@@ -2,9 +2,9 @@
 
     python benchmarks/correlated_images.py [--only cifar10-scattering] [--pairs 3]      # DPERM_DATA names the folder of the data
 
-Both methods have the same batches, epochs, clipping norm, momentum and δ, and the same first weights in a pair; correlated noise has as
-many bands as its public rule chooses. Each has the learning rate of a grid that is best for it at this ε on 5,000 training images
-that are held out, in a run that is not counted. Cells that are in benchmarks/results/correlated_images.json are not run again.
+Both methods have the same batches, epochs, clipping norm, momentum and δ, and the same first weights in a pair; correlated noise
+has as many bands as its public rule chooses. Each has the learning rate of a grid that is best for it at this ε on 5,000 training
+images that are held out, in a run that is not counted. Cells that are in benchmarks/results/correlated_images.json are not run again.
 Writes benchmarks/results/correlated_images.md.
 """
 
@@ -26,6 +26,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from dperm.data import load_images
+from dperm.gradient import Plan
 from dperm.gradient.recipes import dp_sgd
 from dperm.report.page import machine
 from dperm.torch import PrivateTrainer, Scattering2D, scattering_features
@@ -42,7 +43,7 @@ class Setting:
     """A data set with a model."""
 
     dataset: str
-    model: Callable[[int], nn.Module]
+    model: Callable[[], nn.Module]
     scattering: bool
     epochs: int
     batch: int
@@ -109,8 +110,8 @@ def accuracy(
     model.eval()
     with torch.no_grad():
         right = torch.cat([model(part) for part in test[0].split(1000)]).argmax(1) == test[1]
-    assert trainer.plan is not None
-    bands = trainer.plan.strategy.bands(trainer.plan.steps)  # type: ignore[attr-defined]
+    assert isinstance(trainer.plan, Plan)
+    bands = trainer.plan.strategy.bands(trainer.plan.steps)
     return {"accuracy": 100 * float(right.float().mean()), "bands": bands, "seconds": time.perf_counter() - began}
 
 
@@ -132,28 +133,21 @@ class Cells:
 def compared(name: str, pairs: int, cells: Cells) -> list[str]:
     """Rows of a table: a setting at each ε."""
     setting, lines = SETTINGS[name], list[str]()
+
+    def held_out(epsilon: float, method: str, rate: float) -> float:
+        def run() -> dict[str, Any]:
+            (x, y), _ = setting.parts
+            return accuracy(setting, method, epsilon, rate, 100, (x[:-HELD_OUT], y[:-HELD_OUT]), (x[-HELD_OUT:], y[-HELD_OUT:]))
+
+        return float(cells.get(f"{name}, {epsilon:g}, {method}, held out, {rate:g}", run)["accuracy"])
+
+    def paired(epsilon: float, method: str, rate: float, seed: int) -> dict[str, Any]:
+        label = f"{name}, {epsilon:g}, {method}, pair {seed}"
+        return cells.get(label, lambda: accuracy(setting, method, epsilon, rate, seed, *setting.parts))
+
     for epsilon in reversed(EPSILONS):
-        found: dict[str, list[dict[str, Any]]] = {}
-        rates: dict[str, float] = {}
-        for method in METHODS:
-
-            def tried(rate: float, method: str = method, epsilon: float = epsilon) -> dict[str, Any]:
-                (x, y), _ = setting.parts
-                kept = slice(0, len(x) - HELD_OUT), slice(len(x) - HELD_OUT, None)
-                return accuracy(setting, method, epsilon, rate, 100, *[(x[part], y[part]) for part in kept])
-
-            def scored(rate: float, method: str = method, epsilon: float = epsilon) -> float:
-                label = f"{name}, {epsilon:g}, {method}, held out, {rate:g}"
-                return float(cells.get(label, lambda: tried(rate, method, epsilon))["accuracy"])
-
-            best = rates[method] = max(setting.rates, key=scored)
-            found[method] = [
-                cells.get(
-                    f"{name}, {epsilon:g}, {method}, pair {seed}",
-                    lambda seed=seed, method=method, best=best: accuracy(setting, method, epsilon, best, seed, *setting.parts),
-                )
-                for seed in range(pairs)
-            ]
+        rates = {method: max(setting.rates, key=functools.partial(held_out, epsilon, method)) for method in METHODS}
+        found = {method: [paired(epsilon, method, rate, seed) for seed in range(pairs)] for method, rate in rates.items()}
         scores = {method: np.array([each["accuracy"] for each in runs]) for method, runs in found.items()}
         gains = scores["correlated"] - scores["DP-SGD"]
         half = stats.t.ppf(0.975, pairs - 1) * gains.std(ddof=1) / np.sqrt(pairs)
