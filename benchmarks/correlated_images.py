@@ -4,7 +4,7 @@
 
 Both methods have the same batches, epochs, clipping norm, momentum and δ, and the same first weights in a pair; correlated noise
 has as many bands as its public rule chooses. Each has the learning rate of a grid that is best for it at this ε on 5,000 training
-images that are held out, in a run that is not counted. Cells that are in benchmarks/results/correlated_images.json are not run again.
+images that are held out, in a run that is not counted. Results that correlated_images.json has are not found again.
 Writes benchmarks/results/correlated_images.md.
 """
 
@@ -29,7 +29,7 @@ from dperm.data import load_images
 from dperm.gradient import Plan
 from dperm.gradient.recipes import dp_sgd
 from dperm.report.page import machine
-from dperm.torch import PrivateTrainer, Scattering2D, scattering_features
+from dperm.torch import PrivateTrainer, scattering_features
 
 RESULTS = Path(__file__).parent / "results"
 EPSILONS, DELTA, MOMENTUM, HELD_OUT = (1.0, 2.0, 4.0, 8.0), 1e-5, 0.9, 5000
@@ -68,7 +68,7 @@ class Setting:
             return (scaled - 0.4) / 0.3
         around = (32 - scaled.shape[-1]) // 2
         padded = nn.functional.pad(scaled, (around,) * 4)
-        features = scattering_features(padded, Scattering2D(2, (32, 32))).flatten(1, 2)
+        features = scattering_features(padded, 2)
         return nn.functional.group_norm(features, features.shape[1] // 3).flatten(1)
 
 
