@@ -76,6 +76,14 @@ def test_strategies_are_made_for_the_optimiser_that_runs(make: Any, workload: Wo
     assert repr(ran.strategy) in str(ran.describe())
 
 
+def test_they_are_in_a_loop_of_the_callers_own() -> None:
+    made = trainer(sgd, BANDED)
+    for _ in made.steps(data()):
+        assert made.optimizer is not None
+        made.optimizer.step()
+    assert isinstance(made.plan, Plan) and made.plan.strategy == BandedToeplitz(4, Workload(momentum=0.7, weight_decay=0.1 * 0.2))
+
+
 SCHEDULES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "cosine, by step": (lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, STEPS), "step"),
     "halved, by epoch": (lambda optimizer: lr_scheduler.StepLR(optimizer, 1, 0.5), "epoch"),

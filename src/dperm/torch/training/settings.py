@@ -147,8 +147,6 @@ class TrainingSpec:
 
     def with_update(self, plan: Policy) -> Policy:
         """The plan with the update that runs: the torch optimiser where there is one, averaged where asked for."""
-        if self.options.own_loop:
-            return plan
         update = plan.update
         if self.settings.optimizer is not None:
             scheduled = self.options.scheduler is not None
