@@ -87,8 +87,8 @@ def convolutional(channels: int) -> nn.Module:
 
 
 SETTINGS = {
-    "cifar10-scattering": Setting("cifar10", lambda: linear(3), True, 10, 1000, 0.1, (0.5, 1.0, 2.0, 4.0, 8.0)),
-    "fashion-scattering": Setting("fashion_mnist", lambda: linear(1), True, 10, 1000, 0.1, (0.5, 1.0, 2.0, 4.0, 8.0)),
+    "cifar10-scattering": Setting("cifar10", lambda: linear(3), True, 5, 1000, 0.1, (1.0, 2.0, 4.0, 8.0)),
+    "fashion-scattering": Setting("fashion_mnist", lambda: linear(1), True, 5, 1000, 0.1, (1.0, 2.0, 4.0, 8.0)),
     "fashion-cnn": Setting("fashion_mnist", lambda: convolutional(1), False, 5, 500, 1.0, (0.1, 0.2, 0.4, 0.8)),
     "cifar10-cnn": Setting("cifar10", lambda: convolutional(3), False, 5, 500, 1.0, (0.1, 0.2, 0.4, 0.8)),
 }

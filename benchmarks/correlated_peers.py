@@ -2,8 +2,8 @@
 
     pip install jax-privacy opake[dpftrl] && python benchmarks/correlated_peers.py
 
-Error: root of the mean square over all iterates of SGD without momentum. Banded strategies are compared for records that take part
-once, buffered ones for records that take part every 50 steps.
+Error: root of the mean square over all iterates of SGD without momentum. Banded strategies are compared for records that take
+part once, buffered ones for records that take part every 50 steps.
 """
 
 from __future__ import annotations
