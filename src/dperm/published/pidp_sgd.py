@@ -87,7 +87,7 @@ class _Gradients(Gradients["PidpPlan"]):
     def _refresh(self, theta: Any) -> None:
         """H⁻¹ at θ, of the mean loss with the regulariser, and ζ added to the diagonal (Remark 5)."""
         objective: Any = self.objective
-        size, shift = max(1, len(self.records)), self._shrink + self.policy.modulus
+        size, shift = self.policy.public_size, self._shrink + self.policy.modulus
 
         def product(vector: Array) -> Array:
             return objective.hessian_product(theta, self.records, vector) / size + shift * vector
