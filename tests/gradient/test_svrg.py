@@ -139,16 +139,6 @@ def test_against_plain_code_with_the_same_draws() -> None:
     assert (plan.rate, plan.expected_batch_size, run.step) == (0.2, 12.0, 18)
 
 
-def test_a_run_that_is_continued_within_an_epoch_takes_a_snapshot_of_its_own() -> None:
-    problem = objective()
-    channel = Channel(recorder := Recorder(SystemSource(Randomness.fixed(2))))
-    channel.charge(PLAN.event(problem.relation, 8, 12), "test")
-    run = PLAN.gradients(problem, problem.records(np.ones((N, 4)), np.ones(N)), channel, first=8)
-    for _ in range(4):
-        run(np.ones(4))
-    assert [release.sampling_rate for release in recorder.recording.releases] == [1.0, 0.2, 0.2, 0.2, 0.2]
-
-
 def test_it_trains() -> None:
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(2000, 4))

@@ -41,8 +41,7 @@ class NoisyGradients(Gradients["Plan"]):
         """From where a step's draws depend on none before it: steps on the way there are passed over, too. Records have new
         places then, so that no noise of earlier steps may be taken back."""
         plan = self.policy
-        if step and not plan.continues:
-            raise ValueError(f"Expected a run without interruptions with {plan.correlation!r}: nothing is proved of others.")
+        plan.refuse_interruption(step)
         self.step = min(plan.steps, step + -step % plan.sampler.period)
         self._batches = plan.sampler.streamed(self.channel, self.records, plan.steps - self.step)
         self._noise = plan.noise.multipliers(plan.steps, self.step)

@@ -150,8 +150,14 @@ class Policy(ABC):
 
     @property
     def continues(self) -> bool:
-        """Whether a run that was interrupted may go on. Others are refused where they would reserve their steps."""
+        """Whether a run that was interrupted may go on. Others are refused where they would reserve their steps, and begin with
+        their first step alone."""
         return True
+
+    def refuse_interruption(self, done: int) -> None:
+        """ValueError for a run that would go on after `done` steps of it, and may not."""
+        if done and not self.continues:
+            raise ValueError(f"Expected a run without interruptions of this policy, which is {self.kind}: no other is proved.")
 
     def refuse(self, objective: Any, records: int) -> None:
         """ValueError, before any charge, for an objective that this cannot train, or a number of records that it cannot draw."""
@@ -206,6 +212,7 @@ class Gradients(ABC, Generic[P]):
             raise ValueError("Expected a plan that knows the number of records: call sized(channel, len(records)) first.")
         if isinstance(records, PartedRecords) and (observe is not None or not runs_by_parts(policy)):
             raise TypeError("Expected records in memory for an observer, and for a policy that keeps something of each record.")
+        policy.refuse_interruption(first)
         self.policy, self.step = policy, first
         self.objective, self.records, self.channel = objective, records, channel
         self.observe = observe
