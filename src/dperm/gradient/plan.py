@@ -239,9 +239,6 @@ class Plan(Policy):
             done += count
         return parts[0] if len(parts) == 1 else Composed(tuple(parts))
 
-    def paid_from(self, done: int) -> int:
-        return done - done % self.sampler.period
-
     def describe(self) -> dict[str, Any]:
         """The parts as JSON-ready text, for certificates and reports."""
         return {

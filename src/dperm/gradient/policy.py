@@ -18,7 +18,7 @@ from dperm.objectives.constraints import project_l2_ball
 from dperm.objectives.parts import PartedRecords, total_of
 from dperm.objectives.per_example import Objective, Pass
 from dperm.objectives.sums import RunningSum
-from dperm.privacy.events import Event, Relation, claims_of
+from dperm.privacy.events import Event, Relation, alike, chosen_on_the_way, claims_of, steps_of
 from dperm.release import GaussianNoise
 from dperm.release.channel import Channel
 
@@ -62,7 +62,7 @@ class Policy(ABC):
     @abstractmethod
     def event(self, relation: Relation, start: int = 0, stop: int | None = None) -> Event:
         """What the whole run costs under `relation`, or its steps from `start` up to, not including, `stop`; in the order of the
-        steps, by which an interrupted run goes on."""
+        steps, by which an interrupted run goes on. Where its charge is not at hand, the steps that are left are charged anew."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -91,18 +91,6 @@ class Policy(ABC):
         return self
 
     # Charges
-
-    def rest(self, relation: Relation, done: int) -> Event:
-        """What the steps from `done` on are charged where a run is continued without what it paid."""
-        return self.event(relation, done)
-
-    def paid_from(self, done: int) -> int:
-        """The number of the first step that `rest` pays for: that from which steps are charged together with step `done`."""
-        return done
-
-    def pays_for(self, event: Event, relation: Relation, first: int) -> bool:
-        """Whether `event` is what this policy charges for its steps from `first` on."""
-        return event == self.event(relation, first)
 
     #: what is wrong with an algorithm as it was published, in a sentence: it is run, and only claimed. Its event says so, too, by
     #: an `Unsupported` part. None: it is certified
@@ -169,6 +157,19 @@ class Policy(ABC):
     def released_kinds(self) -> frozenset[str]:
         """What audits call its releases: every one of these kinds is replayed."""
         return frozenset({PerExampleGradient.what})
+
+
+def pays_for(policy: Policy, event: Event, relation: Relation, first: int) -> bool:
+    """Whether `event` is what a policy charges for its steps from `first` on, as this or another machine
+    computes it. Policies do not say it themselves."""
+    return alike(event, policy.event(relation, first))
+
+
+def paid_from(policy: Policy, relation: Relation, done: int) -> int:
+    """The number of the first step that the event from `done` on pays for: that from which steps are charged together with step
+    `done`."""
+    whole, rest = policy.event(relation), policy.event(relation, done)
+    return done if chosen_on_the_way(rest) else steps_of(whole) - steps_of(rest)
 
 
 def runs_by_parts(policy: Policy) -> bool:

@@ -67,17 +67,10 @@ class ImportancePlan(ImportanceSettings):
         return f"Wei, Bao, Xiao, Yang 2022 (DPIS), with its accounting put right; {self.spending.source}"
 
     def event(self, relation: Relation, start: int = 0, stop: int | None = None) -> Event:
-        """By profiles, what K and the epochs of these steps are held to. By a Rényi filter the whole budget, whatever is asked
-        for: how it is spread is only known afterwards."""
+        """By profiles, what K and the epochs of these steps are held to. By a Rényi filter these steps' share of its budget:
+        how it is spread is only known afterwards."""
         self.same(relation)
         return self.spending.event(start, self.steps if stop is None else stop)
-
-    def rest(self, relation: Relation, done: int) -> Event:
-        self.same(relation)
-        return self.spending.rest(done)
-
-    def pays_for(self, event: Event, relation: Relation, first: int) -> bool:
-        return relation is self.budget.relation and self.spending.pays_for(event, first)
 
     def describe(self) -> dict[str, Any]:
         stated = self.public_size is not None and self.size_noise is None

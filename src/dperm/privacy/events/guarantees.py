@@ -94,6 +94,7 @@ class FilteredRdp(Event):
     `dperm.privacy.accountants.privacy_filters`."""
 
     on_the_way = True
+    alike_within = 1e-9
 
     order: float
     rdp_budget: float
@@ -116,6 +117,7 @@ class PrivacyProfile(Event):
     """
 
     on_the_way = True
+    alike_within = 1e-2
 
     epsilons: tuple[float, ...]
     deltas: tuple[float, ...]
