@@ -240,18 +240,9 @@ class Plan(Policy):
         return parts[0] if len(parts) == 1 else Composed(tuple(parts))
 
     def describe(self) -> dict[str, Any]:
-        """The parts as JSON-ready text, for certificates and reports."""
-        return {
-            "sampler": repr(self.sampler),
-            **({} if type(self.query) is PerExampleGradient else {"query": repr(self.query)}),
-            "bounding": repr(self.bounding),
-            "noise": repr(self.noise),
-            **({"correlation": repr(self.correlation)} if self.correlated else {}),
-            "post": repr(self.post),
-            "update": repr(self.update),
-            "steps": self.steps,
-            "expected_batch_size": self.expected_batch_size,
-        }
+        told = super().describe() | {"expected_batch_size": self.expected_batch_size}
+        del told["public_size"]  # an objective's fact: of the plan it changes the size of batches alone
+        return told
 
 
 @dataclass(frozen=True)

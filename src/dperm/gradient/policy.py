@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
@@ -38,8 +38,8 @@ class BatchSource(Protocol):
 class Policy(ABC):
     """An algorithm with its settings: immutable, knows no records. `event` says what a run costs, `run` is how it runs.
 
-    A new algorithm is a frozen dataclass that derives from this, with the seven names below as fields or properties and the two
-    abstract methods, beside its `Gradients`. What else is here suits a policy whose noise is fixed beforehand.
+    A new algorithm is a frozen dataclass that derives from this, with the seven names below as fields or properties and the
+    abstract method, beside its `Gradients`. What else is here suits a policy whose noise is fixed beforehand.
     """
 
     kind: str  # how records are drawn, in words
@@ -64,9 +64,13 @@ class Policy(ABC):
         """What the whole run costs under `relation`, or its steps from `start` up to, not including, `stop`; in the order of the
         steps, by which an interrupted run goes on. Where its charge is not at hand, the steps that are left are charged anew."""
 
-    @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """The parts as JSON-ready values, for certificates and reports."""
+        """The settings as JSON-ready values, for certificates and reports: all fields, by name. One that
+        overrides this adds to them, and leaves out nothing that changes what is charged."""
+        mine: Any = self  # a dataclass
+        values = {field.name: getattr(self, field.name) for field in fields(mine)}
+        plain = {name: value if isinstance(value, str | int | float | None) else repr(value) for name, value in values.items()}
+        return {"policy": type(self).__name__, **plain}
 
     def gradients(
         self,

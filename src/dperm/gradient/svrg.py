@@ -99,6 +99,3 @@ class SvrgPlan(Policy):
         snapshots = -(-stop // self.steps_per_epoch) - start // self.steps_per_epoch  # a step needs its epoch's
         steps = Poisson(self.sampling_rate).event(Gaussian(self.noise_multiplier, relation), start, stop - start)
         return Composed((SelfComposed(Gaussian(self.snapshot_noise, relation), snapshots), steps))
-
-    def describe(self) -> dict[str, Any]:
-        return {name: value if name != "update" else repr(value) for name, value in vars(self).items()}

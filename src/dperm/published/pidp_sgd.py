@@ -218,9 +218,6 @@ class PidpPlan(Policy):
         noisy = SelfComposed(Gaussian(self.noise_multiplier(relation), relation), steps)
         return Composed((noisy, Unsupported(_CLAIM, relation)))
 
-    def describe(self) -> dict[str, Any]:
-        return {name: value if name != "update" else repr(value) for name, value in vars(self).items()}
-
 
 @budgeted_recipe
 def pidp_sgd(
