@@ -191,8 +191,8 @@ class Plan(Policy):
         return self.query.anchored
 
     @property
-    def needs_size(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.sampler.needs_size
+    def needs_size(self) -> bool:
+        return self.sampler.needs_size or type(self).refuse_size is not Plan.refuse_size
 
     @property
     def grouped(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -202,8 +202,10 @@ class Plan(Policy):
     def by_rows(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.sampler.by_rows
 
-    def refuse(self, objective: Any, records: int) -> None:
+    def refuse_size(self, records: int) -> None:
         self.sampler.refuse(records)
+
+    def refuse(self, objective: Any) -> None:
         rows = self.sampler.slots
         if self.sampler.by_rows and objective.facts.unit.max_rows != rows:
             raise ValueError(

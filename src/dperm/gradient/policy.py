@@ -137,8 +137,11 @@ class Policy(ABC):
     #: one gradient may then lie in different processes, which add their noise
     by_shards: bool = False
 
-    #: whether plans are made for a stated number of records only, not for one that was released with noise
-    needs_size: bool = False
+    @property
+    def needs_size(self) -> bool:
+        """Whether plans are made for a stated number of records only, not for one that was released with noise: those that some
+        numbers are refused by, for a refusal after the charge would tell of the number."""
+        return type(self).refuse_size is not Policy.refuse_size
 
     @property
     def continues(self) -> bool:
@@ -151,8 +154,12 @@ class Policy(ABC):
         if done and not self.continues:
             raise ValueError(f"Expected a run without interruptions of this policy, which is {self.kind}: no other is proved.")
 
-    def refuse(self, objective: Any, records: int) -> None:
-        """ValueError, before any charge, for an objective that this cannot train, or a number of records that it cannot draw."""
+    def refuse(self, objective: Any) -> None:
+        """ValueError, before any charge, for an objective that this cannot train."""
+        return
+
+    def refuse_size(self, records: int) -> None:
+        """ValueError, before any charge, for a number of records that this cannot draw from."""
         return
 
     # Audits

@@ -86,7 +86,8 @@ class GradientPerturbation(Mechanism):
         return beside_others_alike(objective) if self.plan.anchored else []
 
     def refuse(self, objective: LinearObjective, records: int) -> None:
-        self.plan.refuse(objective, records)
+        self.plan.refuse(objective)
+        self.plan.refuse_size(records)
 
     curved = False
 

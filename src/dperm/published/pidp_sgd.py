@@ -148,7 +148,7 @@ class PidpPlan(Policy):
     claim = _CLAIM
     made_anew = "the inverse of the Hessian"
 
-    def refuse(self, objective: Any, records: int) -> None:
+    def refuse(self, objective: Any) -> None:
         if not all(map(math.isfinite, self.constants(objective))):
             raise ValueError("Expected a loss with constants that are finite for PIDP-SGD, which inverts its Hessian.")
 

@@ -168,7 +168,8 @@ class Charging:
             raise TypeError("Expected a plan of gradients at one θ: a network's have no differences. It is for linear models.")
         self._certification.refuse(like)
         self.ranks.same(like.describe())
-        like.refuse(self.spec.objective, records)
+        like.refuse(self.spec.objective)
+        like.refuse_size(records)
         if self.spec.settings.checkpoint is not None and not like.continues:
             raise ValueError("Expected no checkpoint folder with this plan, whose runs cannot go on after an interruption.")
         if like.claim and plan is None:
