@@ -65,8 +65,8 @@ class Policy(ABC):
         steps, by which an interrupted run goes on. Where its charge is not at hand, the steps that are left are charged anew."""
 
     def describe(self) -> dict[str, Any]:
-        """The settings as JSON-ready values, for certificates and reports: all fields, by name. One that
-        overrides this adds to them, and leaves out nothing that changes what is charged."""
+        """The settings as JSON-ready values, for certificates and reports: all fields, by name. What overrides this adds to
+        them, and leaves out nothing that changes what is charged."""
         mine: Any = self  # a dataclass
         values = {field.name: getattr(self, field.name) for field in fields(mine)}
         plain = {name: value if isinstance(value, str | int | float | None) else repr(value) for name, value in values.items()}
@@ -171,8 +171,8 @@ class Policy(ABC):
 
 
 def pays_for(policy: Policy, event: Event, relation: Relation, first: int) -> bool:
-    """Whether `event` is what a policy charges for its steps from `first` on, as this or another machine
-    computes it. Policies do not say it themselves."""
+    """Whether `event` is what a policy charges for its steps from `first` on, as this or another machine computes it. Policies do
+    not say it themselves."""
     return alike(event, policy.event(relation, first))
 
 
