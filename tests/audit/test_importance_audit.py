@@ -220,7 +220,7 @@ def test_a_smaller_budget_than_was_spent_is_refuted(kind: str) -> None:
     """The certificate of another filter does not cover this run."""
     made = mechanism(filter=kind)
     training = Training.of_mechanism(made, objective())
-    less = made.plan.rest(objective().relation, made.plan.steps // 2)
+    less = made.plan.event(objective().relation, made.plan.steps // 2)
     cheaper = replace(training.certificate, event=less)
     result = replay(replace(training, certificate=cheaper))
     assert result.verdict == "refuted"

@@ -29,6 +29,7 @@ from dperm.gradient import (
     Unit,
     descend,
 )
+from dperm.gradient.policy import pays_for
 from dperm.gradient.recipes import dpis
 from dperm.mechanisms import Budget, Gradient, GradientPerturbation, OneVsRest
 from dperm.objectives import LinearObjective, Logistic, Softmax
@@ -769,20 +770,20 @@ def test_profiles_that_differ_by_rounding_are_the_same_charge() -> None:
     made = plan()
     shifted = replace(made.budget, deltas=tuple(value * (1 + 1e-12) for value in made.budget.deltas))
     other = replace(made, budget=shifted)
-    assert other.pays_for(made.event(OBJECTIVE.relation), OBJECTIVE.relation, 0)
-    assert not plan(epsilon=2.1).pays_for(made.event(OBJECTIVE.relation), OBJECTIVE.relation, 0)
-    assert not made.pays_for(made.event(OBJECTIVE.relation, 10), OBJECTIVE.relation, 0)
-    assert made.pays_for(made.event(OBJECTIVE.relation, 10), OBJECTIVE.relation, 10)
+    assert pays_for(other, made.event(OBJECTIVE.relation), OBJECTIVE.relation, 0)
+    assert not pays_for(plan(epsilon=2.1), made.event(OBJECTIVE.relation), OBJECTIVE.relation, 0)
+    assert not pays_for(made, made.event(OBJECTIVE.relation, 10), OBJECTIVE.relation, 0)
+    assert pays_for(made, made.event(OBJECTIVE.relation, 10), OBJECTIVE.relation, 10)
     almost = replace(made, norm_noise=made.norm_noise * (1 + 1e-13))
     event = made.event(OBJECTIVE.relation)
-    assert almost.pays_for(event, OBJECTIVE.relation, 0)
+    assert pays_for(almost, event, OBJECTIVE.relation, 0)
     channel = Channel(SystemSource(Randomness.fixed(1)))
     channel.charge(event, "test")
     gradients = almost.gradients(OBJECTIVE, OBJECTIVE.records(ROWS, LABELS), channel)
     for _ in range(made.steps):
         gradients(np.zeros(4))
     assert channel.filter.left(made.budget) == channel.filter.left(Gaussian(made.norm_noise)) == 0
-    assert not plan(norm_noise=50.0).pays_for(plan(norm_noise=60.0).event(OBJECTIVE.relation), OBJECTIVE.relation, 0)
+    assert not pays_for(plan(norm_noise=50.0), plan(norm_noise=60.0).event(OBJECTIVE.relation), OBJECTIVE.relation, 0)
 
 
 def test_several_classes_share_one_filter() -> None:

@@ -13,6 +13,7 @@ import pytest
 from dperm.gradient import SGD, AdaptiveNorm, ImportancePlan
 from dperm.gradient.importance import sum_noise_by_rule
 from dperm.gradient.importance.spending import ByProfile
+from dperm.gradient.policy import pays_for
 from dperm.gradient.recipes import dpis
 from dperm.privacy import (
     BudgetExceeded,
@@ -96,14 +97,25 @@ def test_only_a_filter_of_this_order_and_budget_pays_for_the_run() -> None:
     for event, pays in (
         (FilteredRdp(ORDER, BUDGET), True),
         (FilteredRdp(ORDER, BUDGET * (1 + 1e-12)), True),  # computed on another machine
-        (FilteredRdp(ORDER, BUDGET / 2), True),  # a part of the budget, for the rest of a run
+        (FilteredRdp(ORDER, BUDGET / 2), False),
         (FilteredRdp(ORDER, BUDGET * (1 + 1e-6)), False),
         (FilteredRdp(ORDER + 1, BUDGET), False),
         (FilteredRdp(ORDER, BUDGET, REPLACE), False),
         (Gaussian(10.0), False),
     ):
-        assert made.pays_for(event, ADD, 0) == pays, event
-    assert not made.pays_for(FilteredRdp(ORDER, BUDGET), REPLACE, 0)
+        assert pays_for(made, event, ADD, 0) == pays, event
+    half = made.steps // 2
+    assert pays_for(made, FilteredRdp(ORDER, BUDGET / 2), ADD, half)  # its share, for the rest of a run
+    with pytest.raises(ValueError, match="DPIS has no other"):
+        pays_for(made, FilteredRdp(ORDER, BUDGET), REPLACE, 0)
+
+
+def test_steps_are_charged_their_share_of_a_filter() -> None:
+    made = renyi()
+    assert made.event(ADD) == made.event(ADD, 0, made.steps) == FilteredRdp(ORDER, BUDGET)
+    thirds: list[Any] = [made.event(ADD, *ends) for ends in itertools.pairwise([0, 10, 20, 30])]
+    assert [part.rdp_budget for part in thirds] == pytest.approx([BUDGET / 3] * 3) and made.steps == 30
+    assert leaves(made.event(ADD, 8, 8)) == leaves(made.event(ADD, 8, 5)) == {}
 
 
 def test_an_epoch_and_those_to_come_take_what_is_left_of_a_filter() -> None:
@@ -172,7 +184,7 @@ def test_parts_of_a_run_by_profiles_cost_what_the_whole_does(adaptive: AdaptiveN
     for cuts in ([4], [4, 8], [0, 8], [8, 12]):
         parts = [leaves(made.event(ADD, *ends)) for ends in itertools.pairwise([0, *cuts, 12])]
         assert sum(parts, Counter[Event]()) == whole
-    assert made.event(ADD) == made.budgeted and leaves(made.rest(ADD, 8)) == leaves(made.event(ADD, 8, 12))
+    assert made.event(ADD) == made.budgeted and leaves(made.event(ADD, 8)) == leaves(made.event(ADD, 8, 12))
     assert leaves(made.event(ADD, 5, 5)) == leaves(made.event(ADD, 8, 8)) == leaves(made.event(ADD, 8, 5)) == {}
 
 
@@ -200,11 +212,12 @@ def test_a_profile_needs_a_size_and_a_noise_and_refuses_a_filters_settings(chang
 def test_a_charge_of_other_places_pays_for_no_run_by_profiles() -> None:
     made = profiled()
     event = made.event(ADD)
-    assert made.pays_for(event, ADD, 0) and made.pays_for(profiled(norm_noise=5.0 * (1 + 1e-9)).event(ADD), ADD, 0)
+    assert pays_for(made, event, ADD, 0) and pays_for(made, profiled(norm_noise=5.0 * (1 + 1e-9)).event(ADD), ADD, 0)
     more = Composed((event, SelfComposed(PoissonSampled(0.1, Gaussian(3.0)), 1)))
     for other in (more, profiled(epochs=4).event(ADD), made.event(ADD, 4), profiled(norm_noise=5.1).event(ADD), PROFILE):
-        assert not made.pays_for(other, ADD, 0), other
-    assert not made.pays_for(event, REPLACE, 0)
+        assert not pays_for(made, other, ADD, 0), other
+    with pytest.raises(ValueError, match="DPIS has no other"):
+        pays_for(made, event, REPLACE, 0)
 
 
 def test_rates_by_profiles_are_the_next_smaller_of_a_grid() -> None:

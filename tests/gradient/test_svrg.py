@@ -139,16 +139,6 @@ def test_against_plain_code_with_the_same_draws() -> None:
     assert (plan.rate, plan.expected_batch_size, run.step) == (0.2, 12.0, 18)
 
 
-def test_a_run_that_is_continued_within_an_epoch_takes_a_snapshot_of_its_own() -> None:
-    problem = objective()
-    channel = Channel(recorder := Recorder(SystemSource(Randomness.fixed(2))))
-    channel.charge(PLAN.event(problem.relation, 8, 12), "test")
-    run = PLAN.gradients(problem, problem.records(np.ones((N, 4)), np.ones(N)), channel, first=8)
-    for _ in range(4):
-        run(np.ones(4))
-    assert [release.sampling_rate for release in recorder.recording.releases] == [1.0, 0.2, 0.2, 0.2, 0.2]
-
-
 def test_it_trains() -> None:
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(2000, 4))
@@ -172,7 +162,8 @@ def test_the_query_is_a_slot_of_every_plan() -> None:
         np.testing.assert_allclose(change.weighted_sum(ones), expected, atol=1e-12)
         assert np.all(change.norms <= problem.facts.smoothness * np.linalg.norm(theta - anchor) * (1 + 1e-9))
     plan = Plan(FullBatch(), Clip(0.5), Constant(2.0), SGD(0.1), 5, N, query=GradientDifference(anchor))
-    assert "query" in plan.describe() and replay(Training.of_mechanism(mechanism(plan), problem)).verdict == "consistent"
+    assert plan.describe()["query"].startswith("GradientDifference")
+    assert replay(Training.of_mechanism(mechanism(plan), problem)).verdict == "consistent"
 
 
 def test_a_stranger_s_policy_runs_and_is_named() -> None:

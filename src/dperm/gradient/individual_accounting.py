@@ -146,6 +146,3 @@ class IndividualPlan(Policy):
         if steps <= 0:
             return Composed(())
         return BoundedSquaresGaussian(self.noise_multiplier, steps, min(self.full_steps, steps), relation)
-
-    def describe(self) -> dict[str, Any]:
-        return {name: value if name not in ("update", "post") else repr(value) for name, value in vars(self).items()}

@@ -43,8 +43,7 @@ class NoisyGradients(Gradients["Plan"]):
         """From where a step's draws depend on none before it: steps on the way there are passed over, too. Records have new
         places then, so that no noise of earlier steps may be taken back."""
         plan = self.policy
-        if step and not plan.continues:
-            raise ValueError(f"Expected a run without interruptions with {plan.strategy!r}: nothing is proved of others.")
+        plan.refuse_interruption(step)
         self.step = min(plan.steps, step + -step % plan.sampler.period)
         self._batches = plan.sampler.streamed(self.channel, self.records, plan.steps - self.step)
         self._noise = plan.noise.multipliers(plan.steps, self.step)
@@ -217,8 +216,8 @@ class Plan(Policy):
         return self.query.anchored
 
     @property
-    def needs_size(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.sampler.needs_size
+    def needs_size(self) -> bool:
+        return self.sampler.needs_size or type(self).refuse_size is not Plan.refuse_size
 
     @property
     def grouped(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -228,8 +227,10 @@ class Plan(Policy):
     def by_rows(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.sampler.by_rows
 
-    def refuse(self, objective: Any, records: int) -> None:
+    def refuse_size(self, records: int) -> None:
         self.sampler.refuse(records)
+
+    def refuse(self, objective: Any) -> None:
         rows = self.sampler.slots
         if self.sampler.by_rows and objective.facts.unit.max_rows != rows:
             raise ValueError(
@@ -269,22 +270,10 @@ class Plan(Policy):
             done += count
         return parts[0] if len(parts) == 1 else Composed(tuple(parts))
 
-    def paid_from(self, done: int) -> int:
-        return done - done % self.sampler.period
-
     def describe(self) -> dict[str, Any]:
-        """The parts as JSON-ready text, for certificates and reports."""
-        return {
-            "sampler": repr(self.sampler),
-            **({} if type(self.query) is PerExampleGradient else {"query": repr(self.query)}),
-            "bounding": repr(self.bounding),
-            "noise": repr(self.noise),
-            **({"correlation": repr(self.strategy)} if self.correlated else {}),
-            "post": repr(self.post),
-            "update": repr(self.update),
-            "steps": self.steps,
-            "expected_batch_size": self.expected_batch_size,
-        }
+        told = super().describe() | {"expected_batch_size": self.expected_batch_size, "correlation": repr(self.strategy)}
+        del told["public_size"]  # an objective's fact: of the plan it changes the size of batches alone
+        return told
 
 
 @dataclass(frozen=True)

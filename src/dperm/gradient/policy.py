@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from dperm.objectives.constraints import project_l2_ball
 from dperm.objectives.parts import PartedRecords, total_of
 from dperm.objectives.per_example import Objective, Pass
 from dperm.objectives.sums import RunningSum
-from dperm.privacy.events import Event, Relation, claims_of
+from dperm.privacy.events import Event, Relation, alike, chosen_on_the_way, claims_of, steps_of
 from dperm.release import GaussianNoise
 from dperm.release.channel import Channel
 
@@ -38,8 +38,8 @@ class BatchSource(Protocol):
 class Policy(ABC):
     """An algorithm with its settings: immutable, knows no records. `event` says what a run costs, `run` is how it runs.
 
-    A new algorithm is a frozen dataclass that derives from this, with the seven names below as fields or properties and the two
-    abstract methods, beside its `Gradients`. What else is here suits a policy whose noise is fixed beforehand.
+    A new algorithm is a frozen dataclass that derives from this, with the seven names below as fields or properties and the
+    abstract method, beside its `Gradients`. What else is here suits a policy whose noise is fixed beforehand.
     """
 
     kind: str  # how records are drawn, in words
@@ -62,11 +62,15 @@ class Policy(ABC):
     @abstractmethod
     def event(self, relation: Relation, start: int = 0, stop: int | None = None) -> Event:
         """What the whole run costs under `relation`, or its steps from `start` up to, not including, `stop`; in the order of the
-        steps, by which an interrupted run goes on."""
+        steps, by which an interrupted run goes on. Where its charge is not at hand, the steps that are left are charged anew."""
 
-    @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """The parts as JSON-ready values, for certificates and reports."""
+        """The settings as JSON-ready values, for certificates and reports: all fields, by name. What overrides this adds to
+        them, and leaves out nothing that changes what is charged."""
+        mine: Any = self  # a dataclass
+        values = {field.name: getattr(self, field.name) for field in fields(mine)}
+        plain = {name: value if isinstance(value, str | int | float | None) else repr(value) for name, value in values.items()}
+        return {"policy": type(self).__name__, **plain}
 
     def gradients(
         self,
@@ -91,18 +95,6 @@ class Policy(ABC):
         return self
 
     # Charges
-
-    def rest(self, relation: Relation, done: int) -> Event:
-        """What the steps from `done` on are charged where a run is continued without what it paid."""
-        return self.event(relation, done)
-
-    def paid_from(self, done: int) -> int:
-        """The number of the first step that `rest` pays for: that from which steps are charged together with step `done`."""
-        return done
-
-    def pays_for(self, event: Event, relation: Relation, first: int) -> bool:
-        """Whether `event` is what this policy charges for its steps from `first` on."""
-        return event == self.event(relation, first)
 
     #: what is wrong with an algorithm as it was published, in a sentence: it is run, and only claimed. Its event says so, too, by
     #: an `Unsupported` part. None: it is certified
@@ -156,16 +148,29 @@ class Policy(ABC):
     #: one gradient may then lie in different processes, which add their noise
     by_shards: bool = False
 
-    #: whether plans are made for a stated number of records only, not for one that was released with noise
-    needs_size: bool = False
+    @property
+    def needs_size(self) -> bool:
+        """Whether plans are made for a stated number of records only, not for one that was released with noise: those that some
+        numbers are refused by, for a refusal after the charge would tell of the number."""
+        return type(self).refuse_size is not Policy.refuse_size
 
     @property
     def continues(self) -> bool:
-        """Whether a run that was interrupted may go on. Others are refused where they would reserve their steps."""
+        """Whether a run that was interrupted may go on. Others are refused where they would reserve their steps, and begin with
+        their first step alone."""
         return True
 
-    def refuse(self, objective: Any, records: int) -> None:
-        """ValueError, before any charge, for an objective that this cannot train, or a number of records that it cannot draw."""
+    def refuse_interruption(self, done: int) -> None:
+        """ValueError for a run that would go on after `done` steps of it, and may not."""
+        if done and not self.continues:
+            raise ValueError(f"Expected a run without interruptions of this policy, which is {self.kind}: no other is proved.")
+
+    def refuse(self, objective: Any) -> None:
+        """ValueError, before any charge, for an objective that this cannot train."""
+        return
+
+    def refuse_size(self, records: int) -> None:
+        """ValueError, before any charge, for a number of records that this cannot draw from."""
         return
 
     # Audits
@@ -174,6 +179,19 @@ class Policy(ABC):
     def released_kinds(self) -> frozenset[str]:
         """What audits call its releases: every one of these kinds is replayed."""
         return frozenset({PerExampleGradient.what})
+
+
+def pays_for(policy: Policy, event: Event, relation: Relation, first: int) -> bool:
+    """Whether `event` is what a policy charges for its steps from `first` on, as this or another machine computes it. Policies do
+    not say it themselves."""
+    return alike(event, policy.event(relation, first))
+
+
+def paid_from(policy: Policy, relation: Relation, done: int) -> int:
+    """The number of the first step that the event from `done` on pays for: that from which steps are charged together with step
+    `done`."""
+    whole, rest = policy.event(relation), policy.event(relation, done)
+    return done if chosen_on_the_way(rest) else steps_of(whole) - steps_of(rest)
 
 
 def runs_by_parts(policy: Policy) -> bool:
@@ -217,6 +235,7 @@ class Gradients(ABC, Generic[P]):
             raise ValueError("Expected a plan that knows the number of records: call sized(channel, len(records)) first.")
         if isinstance(records, PartedRecords) and (observe is not None or not runs_by_parts(policy)):
             raise TypeError("Expected records in memory for an observer, and for a policy that keeps something of each record.")
+        policy.refuse_interruption(first)
         self.policy, self.step = policy, first
         self.objective, self.records, self.channel = objective, records, channel
         self.observe = observe

@@ -23,7 +23,7 @@ class SvrgGradients(Gradients["SvrgPlan"]):
 
     def start(self) -> None:
         self._anchor = self._mean = None
-        draws = Poisson(self.policy.sampling_rate).draws(self.channel, len(self.records), self.policy.steps - self.step)
+        draws = Poisson(self.policy.sampling_rate).draws(self.channel, len(self.records), self.policy.steps)
         self._batches = self.records.stream(draws)
 
     def __call__(self, theta: Any) -> Any:
@@ -61,7 +61,6 @@ class SvrgPlan(Policy):
     run = SvrgGradients
     kind = "variance-reduced"
     anchored = True
-    made_anew = "the snapshot"
     paper = "Wang, Ye, Xu 2017 (DP-SVRG), with Poisson sampling; accounting by privacy loss distribution"
 
     def __post_init__(self) -> None:
@@ -75,6 +74,11 @@ class SvrgPlan(Policy):
     @property
     def released_kinds(self) -> frozenset[str]:
         return frozenset({PerExampleGradient.what, GradientDifference.what})
+
+    @property
+    def continues(self) -> bool:
+        """No: a step with a snapshot makes two releases, and a run that may go on reserves one for each step."""
+        return False
 
     @property
     def steps(self) -> int:
@@ -95,6 +99,3 @@ class SvrgPlan(Policy):
         snapshots = -(-stop // self.steps_per_epoch) - start // self.steps_per_epoch  # a step needs its epoch's
         steps = Poisson(self.sampling_rate).event(Gaussian(self.noise_multiplier, relation), start, stop - start)
         return Composed((SelfComposed(Gaussian(self.snapshot_noise, relation), snapshots), steps))
-
-    def describe(self) -> dict[str, Any]:
-        return {name: value if name != "update" else repr(value) for name, value in vars(self).items()}

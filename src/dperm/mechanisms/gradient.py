@@ -87,7 +87,8 @@ class GradientPerturbation(Mechanism):
 
     def refuse(self, objective: LinearObjective, records: int) -> None:
         self.plan.refuse_update()
-        self.plan.refuse(objective, records)
+        self.plan.refuse(objective)
+        self.plan.refuse_size(records)
 
     curved = False
 

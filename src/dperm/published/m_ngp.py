@@ -92,9 +92,6 @@ class PublishedNormalisedPlan(Policy):
             return Composed(())
         return Composed((SelfComposed(Gaussian(self.true_noise(relation), relation), steps), Unsupported(_CLAIM, relation)))
 
-    def describe(self) -> dict[str, Any]:
-        return {name: value if name != "update" else repr(value) for name, value in vars(self).items()}
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PublishedNormalisedGradient(TraditionalGradient):

@@ -87,7 +87,7 @@ class _Gradients(Gradients["PidpPlan"]):
     def _refresh(self, theta: Any) -> None:
         """H⁻¹ at θ, of the mean loss with the regulariser, and ζ added to the diagonal (Remark 5)."""
         objective: Any = self.objective
-        size, shift = max(1, len(self.records)), self._shrink + self.policy.modulus
+        size, shift = self.policy.public_size, self._shrink + self.policy.modulus
 
         def product(vector: Array) -> Array:
             return objective.hessian_product(theta, self.records, vector) / size + shift * vector
@@ -148,7 +148,7 @@ class PidpPlan(Policy):
     claim = _CLAIM
     made_anew = "the inverse of the Hessian"
 
-    def refuse(self, objective: Any, records: int) -> None:
+    def refuse(self, objective: Any) -> None:
         if not all(map(math.isfinite, self.constants(objective))):
             raise ValueError("Expected a loss with constants that are finite for PIDP-SGD, which inverts its Hessian.")
 
@@ -217,9 +217,6 @@ class PidpPlan(Policy):
             return Composed(())
         noisy = SelfComposed(Gaussian(self.noise_multiplier(relation), relation), steps)
         return Composed((noisy, Unsupported(_CLAIM, relation)))
-
-    def describe(self) -> dict[str, Any]:
-        return {name: value if name != "update" else repr(value) for name, value in vars(self).items()}
 
 
 @budgeted_recipe

@@ -182,6 +182,12 @@ def test_more_bands_and_more_buffers_leave_less() -> None:
     assert by_buffers[1] < 1.02 * by_bands[-1]
 
 
+def test_a_buffer_may_be_added_to_one_that_ended_as_near_to_1_as_there_are() -> None:
+    """Its coefficients used to be no numbers: the search began infinitely far off."""
+    errors = [predicted_error(Buffered(count, 4), Periodic(4), Workload(), 12) for count in (2, 3)]
+    assert errors[1] == pytest.approx(errors[0], rel=1e-3)
+
+
 def test_a_run_of_coefficients_of_both_signs_does_not_go_on() -> None:
     """What a record moved before an interruption may have cancelled a part of what it moves after it."""
     assert Other((1.0, 0.5, 0.2)).restarts(8) and not Other((1.0, 0.5, -0.2)).restarts(8)

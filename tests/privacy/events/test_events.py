@@ -15,6 +15,7 @@ from dperm.privacy import (
     Laplace,
     ObjectivePerturbationEvent,
     PoissonSampled,
+    PrivacyProfile,
     PureDP,
     RandomAllocation,
     Relation,
@@ -24,7 +25,7 @@ from dperm.privacy import (
     delta,
     epsilon,
 )
-from dperm.privacy.events import Paid, event_from_dict, leaves, relation_of
+from dperm.privacy.events import Paid, alike, event_from_dict, leaves, relation_of
 from dperm.privacy.events.event import DEEPEST
 from dperm.release import Channel, SpendLog
 
@@ -160,3 +161,27 @@ def test_events_of_strangers_are_refused() -> None:
     with pytest.raises(TypeError, match="an event of dperm's own"):
         epsilon(Louder(2.0), 1e-5)
     assert SpendLog.current().charges() == []
+
+
+def test_events_are_alike_that_differ_by_what_another_machine_computes() -> None:
+    """Of a profile, which is searched for, its points may differ more."""
+    one = Composed((SelfComposed(PoissonSampled(0.1, Gaussian(2.0)), 3), Gaussian(5.0)))
+    near = Composed((SelfComposed(PoissonSampled(0.1, Gaussian(2.0 * (1 + 1e-7))), 3), Gaussian(5.0)))
+    assert one != near
+    assert alike(one, near) and alike(near, one)
+    others = [
+        Composed(one.events[:1]),
+        Composed(one.events[::-1]),
+        Composed((*one.events, Gaussian(5.0))),
+        Composed((one.events[0], Gaussian(5.0 * (1 + 1e-5)))),
+        Composed((SelfComposed(PoissonSampled(0.1, Gaussian(2.0)), 4), Gaussian(5.0))),
+        Composed((SelfComposed(PoissonSampled(0.1001, Gaussian(2.0)), 3), Gaussian(5.0))),
+        Gaussian(5.0),
+    ]
+    assert not any(alike(one, other) or alike(other, one) for other in others)
+    assert not any(alike(Gaussian(5.0), other) for other in (Gaussian(5.0, REPLACE), PureDP(5.0)))
+    profile = PrivacyProfile((0.0, 1.0), (0.5, 0.2))
+    for deltas, expected in (((0.5, 0.201), True), ((0.5, 0.21), False), ((0.5, 0.2, 0.1), False)):
+        assert alike(profile, PrivacyProfile((0.0, 1.0, 2.0)[: len(deltas)], deltas)) == expected
+    for budget, expected in ((1.0 + 1e-12, True), (1.0 + 1e-7, False)):
+        assert alike(FilteredRdp(8.0, 1.0), FilteredRdp(8.0, budget)) == expected

@@ -86,6 +86,7 @@ class _Buffers(Memory):
 
 _UNSTABLE, _LARGEST = 1e3, 1e140  # ln of an error that is none; numbers whose squares are doubles
 _LITTLE = -4.0  # ln ω of a buffer that is added
+_LEAST_GAP = 1e-6  # of a θ to the largest there may be, relative to that, where a search begins
 
 
 @functools.lru_cache(maxsize=256)
@@ -126,6 +127,7 @@ def _optimised(buffers: int, participation: Participation, workload: Workload, s
     # each buffer more starts where those before it ended, so that it can only help
     if buffers > 1:
         thetas, omegas = _optimised(buffers - 1, participation, workload, steps)
+        thetas = np.minimum(thetas, (1 - _LEAST_GAP) * _closest(steps))  # one that ended there has no finite start
         starts = [
             np.concatenate([np.log(thetas / (_closest(steps) - thetas)), [np.log(reach)], np.log(omegas), [_LITTLE]])
             for reach in np.geomspace(1, steps, 4)

@@ -67,17 +67,10 @@ class ImportancePlan(ImportanceSettings):
         return f"Wei, Bao, Xiao, Yang 2022 (DPIS), with its accounting put right; {self.spending.source}"
 
     def event(self, relation: Relation, start: int = 0, stop: int | None = None) -> Event:
-        """By profiles, what K and the epochs of these steps are held to. By a Rényi filter the whole budget, whatever is asked
-        for: how it is spread is only known afterwards."""
+        """By profiles, what K and the epochs of these steps are held to. By a Rényi filter these steps' share of its budget:
+        how it is spread is only known afterwards."""
         self.same(relation)
         return self.spending.event(start, self.steps if stop is None else stop)
-
-    def rest(self, relation: Relation, done: int) -> Event:
-        self.same(relation)
-        return self.spending.rest(done)
-
-    def pays_for(self, event: Event, relation: Relation, first: int) -> bool:
-        return relation is self.budget.relation and self.spending.pays_for(event, first)
 
     @property
     def tells_noise(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -91,16 +84,14 @@ class ImportancePlan(ImportanceSettings):
         if self.adaptive is not None:
             releases.append(f"K*, {self.epochs - 1} times: Gaussian({least}{self.sum_noise:.6g})")
         releases.append(f"gradients, {self.steps or 'N/b an epoch'} times: sampled Gaussians, planned at the start of each epoch")
+        told = super().describe()
+        del told["public_size"]  # an objective's fact
         return {
-            "sampler": f"importance sampling, k = {self.proposal_factor:g}, norm_floor = {self.norm_floor:g}, "
-            f"norms refreshed every {'epoch' if self.pass_every == 1 else f'{self.pass_every} epochs'}",
-            "bounding": f"unit vectors in proportion to norms clipped at {self.clipping_norm:g}",
-            "adaptive": repr(self.adaptive),
-            "noise": self.spending.describe(),
-            "post": repr(self.post),
-            "update": repr(self.update),
+            **told,
+            "budget": self.spending.describe(),
+            "sampler": "importance sampling",
+            "bounding": "unit vectors in proportion to clipped norms",
             "steps": self.steps,
-            "expected_batch_size": self.expected_batch_size,
             "releases": releases,
             "differs from the paper": [*_DEVIATIONS, self.spending.deviation],
         }

@@ -87,12 +87,6 @@ class Spending(ABC):
         """What the steps from `start` to `stop` are charged."""
 
     @abstractmethod
-    def rest(self, done: int) -> Event: ...
-
-    @abstractmethod
-    def pays_for(self, event: Event, first: int) -> bool: ...
-
-    @abstractmethod
     def spent(self, held: Filter) -> Event | None:
         """What a run is known to have spent."""
 
@@ -161,21 +155,13 @@ class ByRenyi(Spending):
         return self.schedule.sums(epoch) * self._filter.cost(Gaussian(self.sum_noise))
 
     def event(self, start: int, stop: int) -> Event:
-        """The filter's budget, whatever part of the run is asked for: how it is spread is only known afterwards."""
-        return self.budget
-
-    def rest(self, done: int) -> Event:
-        """The steps' share of the budget: what is left of it depends on releases, and would be no budget to state."""
+        """The steps' share of the budget: what a run left of it depends on releases, and would be no budget to state."""
         steps = self.schedule.steps
-        return replace(self.budget, rdp_budget=self.budget.rdp_budget * (steps - done) / steps)
-
-    def pays_for(self, event: Event, first: int) -> bool:
-        return (
-            isinstance(event, FilteredRdp)
-            and event.order == self.budget.order
-            and event.rdp_budget <= self.budget.rdp_budget * (1 + 1e-9)
-            and event.relation is self.budget.relation
-        )
+        if (start, stop) == (0, steps):
+            return self.budget
+        if stop <= start:
+            return Composed(())
+        return replace(self.budget, rdp_budget=self.budget.rdp_budget * (stop - start) / steps)
 
     def spent(self, held: Filter) -> Event | None:
         # what was spent so far depends on what was released: a filter vouches for its budget and for nothing less
@@ -247,14 +233,6 @@ class ByProfile(Spending):
         sums = SelfComposed(Gaussian(self.sum_noise), self.schedule.sums(first) - self.schedule.sums(last))
         return Composed((sums, SelfComposed(self.profile, last - first)))
 
-    def rest(self, done: int) -> Event:
-        return self.event(done, self.schedule.steps)
-
-    def pays_for(self, event: Event, first: int) -> bool:
-        mine, theirs = leaves(self.event(first, self.schedule.steps)), leaves(event)
-        pairs = zip(mine.items(), theirs.items(), strict=False)
-        return len(mine) == len(theirs) and all(count == other and _alike(a, b) for (a, count), (b, other) in pairs)
-
     def spent(self, held: Filter) -> Event | None:
         assert isinstance(held, ProfileFilter)
         taken = [(leaf, count - held.left(leaf)) for leaf, count in leaves(held.charged).items()]
@@ -282,16 +260,6 @@ class ByProfile(Spending):
 
     def describe(self) -> str:
         return f"each epoch within {self.profile!r}"
-
-
-def _alike(one: Event, other: Event) -> bool:
-    """Whether two places are the same but for what computing them on another machine changes: searches end elsewhere."""
-    if isinstance(one, Gaussian) and isinstance(other, Gaussian):
-        return one.relation is other.relation and math.isclose(one.noise_multiplier, other.noise_multiplier, rel_tol=1e-6)
-    if not (isinstance(one, PrivacyProfile) and isinstance(other, PrivacyProfile) and len(one.deltas) == len(other.deltas)):
-        return False
-    pairs = (*zip(one.epsilons, other.epsilons, strict=True), *zip(one.deltas, other.deltas, strict=True))
-    return one.relation is other.relation and all(math.isclose(a, b, rel_tol=1e-2) for a, b in pairs)
 
 
 @functools.lru_cache(maxsize=1 << 12)

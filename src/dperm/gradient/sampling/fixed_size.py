@@ -29,7 +29,6 @@ class FixedSize(Sampler, Draw):
     sampling = "fixed_size"
     words = "fixed size, without replacement"
     key: ClassVar[str] = "fixed"
-    needs_size = True
     whole_batches = True
     grouped = True
     independent_records: ClassVar[bool] = False

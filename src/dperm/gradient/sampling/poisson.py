@@ -108,7 +108,6 @@ class PoissonUpTo(Poisson):
     sampling = "truncated_poisson"
     words = "truncated Poisson"
     key: ClassVar[str] = "truncated"
-    needs_size = True
     independent_records: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -22,13 +22,17 @@ class Sampler(ABC):
     sampling: ClassVar[str] = ""  # `sampling=` of methods and recipes; empty: there is no word for it
     words = "by a rule of its own"  # how records are drawn, as plans call it
     period = 1  # steps that are charged together
-    needs_size = False  # whether the number of records must be known, not only released with noise
 
     whole_batches = False  # whether batches have a size, and not only an expected one
     by_rows = False  # whether rows of persons are drawn, each by itself
     slots = 1  # rows of a person that are drawn each by itself
     correlates = False  # whether noise of its steps may be correlated
     grouped = False  # whether its proof holds of persons with several rows, each of them one record
+
+    @property
+    def needs_size(self) -> bool:
+        """Whether the number of records must be known, not only released with noise: where some are refused."""
+        return type(self).refuse is not Sampler.refuse
 
     @property
     @abstractmethod

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from dperm._family import members, ours
 
@@ -68,6 +69,8 @@ class Event:
     releases: ClassVar[int] = 1
     #: Chance that what runs is not what is accounted for, on any data set: it adds (1 + e^ε) times this to δ.
     astray: ClassVar[float] = 0.0
+    #: Relative difference within which a number of two events is the same number, computed on two machines.
+    alike_within: ClassVar[float] = 1e-6
     #: How much work this event is for an accountant, in units of a Poisson-sampled Gaussian of a thousand steps, a fiftieth of
     #: a second: an estimate from its numbers alone, for readers of events that somebody else wrote.
     accounting_cost: ClassVar[float] = 1.0
@@ -98,6 +101,20 @@ class Event:
         """A JSON-ready description; `event_from_dict` inverts it without loss."""
         fields = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
         return {"type": type(self).__name__, **fields}
+
+
+def alike(one: Any, other: Any, within: float = 0.0) -> bool:
+    """Whether two events, or two of their values, are the same but for what computing them on another machine changes: searches
+    end elsewhere."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Event):
+        names = [field.name for field in dataclasses.fields(one)]
+        return all(alike(getattr(one, name), getattr(other, name), one.alike_within) for name in names)
+    if isinstance(one, tuple):
+        values, others = cast("tuple[Any, ...]", one), cast("tuple[Any, ...]", other)
+        return len(values) == len(others) and all(alike(a, b, within) for a, b in zip(values, others, strict=True))
+    return math.isclose(one, other, rel_tol=within) if isinstance(one, float) else one == other
 
 
 def event_from_dict(data: Any) -> Event:

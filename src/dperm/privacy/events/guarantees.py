@@ -94,6 +94,7 @@ class FilteredRdp(Event):
     `dperm.privacy.accountants.privacy_filters`."""
 
     on_the_way = True
+    alike_within = 1e-9
 
     order: float
     rdp_budget: float
@@ -116,6 +117,7 @@ class PrivacyProfile(Event):
     """
 
     on_the_way = True
+    alike_within = 1e-2
 
     epsilons: tuple[float, ...]
     deltas: tuple[float, ...]
@@ -137,7 +139,9 @@ class PrivacyProfile(Event):
 
     def __repr__(self) -> str:
         points = f"({self.epsilons[0]:.4g}, {self.deltas[0]:.4g}) to ({self.epsilons[-1]:.4g}, {self.deltas[-1]:.4g})"
-        return f"PrivacyProfile({len(self.epsilons)} points (ε, δ) from {points}, {self.relation})"
+        pairs = itertools.pairwise(zip(self.epsilons, self.deltas, strict=True))
+        area = sum((right - left) * (high + low) / 2 for (left, high), (right, low) in pairs)  # which every point changes
+        return f"PrivacyProfile({len(self.epsilons)} points (ε, δ) from {points}, area {area:.4g}, {self.relation})"
 
 
 @dataclass(frozen=True)

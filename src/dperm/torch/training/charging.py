@@ -8,7 +8,7 @@ from typing import Any
 
 from dperm._remind import remind_of_delta
 from dperm.gradient import Policy
-from dperm.gradient.policy import runs_by_parts
+from dperm.gradient.policy import paid_from, pays_for, runs_by_parts
 from dperm.objectives import RECORD
 from dperm.privacy import Certificate, Composed, Event, Relation
 from dperm.privacy.events import chosen_on_the_way, event_from_dict
@@ -89,7 +89,7 @@ class Charging:
         done, first = state["step"], state["first"]
         charged = Charged(events, state["charge_id"], first, self._noise)
         sized_first = chosen_on_the_way(events[-1]) and plan.budgeted is None
-        if not sized_first and not plan.pays_for(events[-1], self.relation, first):
+        if not sized_first and not pays_for(plan, events[-1], self.relation, first):
             raise ValueError("The checkpoint's charge is not what this plan costs.")
         if any(charge.id == charged.charge_id for charge in channel.log.charges()):
             channel.resume(charged.charge_id, events[-1])
@@ -97,9 +97,9 @@ class Charging:
                 channel.reopen(plan.event(self.relation), first=0)
         elif done < plan.steps:
             # nobody can tell what was drawn since
-            rest = plan.rest(self.relation, done)
+            rest = plan.event(self.relation, done)
             charge_id = self._charge_rest(channel, rest)
-            charged = Charged((*events, rest), charge_id, plan.paid_from(done), self._noise)
+            charged = Charged((*events, rest), charge_id, paid_from(plan, self.relation, done), self._noise)
             if not state["private"]:
                 channel.not_private_before()
         if len(charged.events) == 1:
@@ -168,7 +168,8 @@ class Charging:
             raise TypeError("Expected a plan of gradients at one θ: a network's have no differences. It is for linear models.")
         self._certification.refuse(like)
         self.ranks.same(like.describe())
-        like.refuse(self.spec.objective, records)
+        like.refuse(self.spec.objective)
+        like.refuse_size(records)
         if self.spec.settings.checkpoint is not None and not like.continues:
             raise ValueError("Expected no checkpoint folder with this plan, whose runs cannot go on after an interruption.")
         if like.claim and plan is None:
