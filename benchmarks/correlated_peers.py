@@ -2,9 +2,8 @@
 
     pip install jax-privacy opake[dpftrl] && python benchmarks/correlated_peers.py
 
-Error: root of the mean square of SGD without momentum: over all iterates for banded strategies, which are compared for records that
-take part once; of the last iterate for buffered ones (the largest error, which Opake minimises), for records that take part every 50
-steps.
+Error: root of the mean square of SGD without momentum: over all iterates for banded strategies, of the last one for buffered ones (the
+largest error, which Opake minimises). Records take part once, and every 50 steps.
 """
 
 from __future__ import annotations
