@@ -213,7 +213,10 @@ class Plan(Policy):
 
     @property
     def continues(self) -> bool:
-        return not self.correlated or self.correlation.restarts(self.steps)
+        if not self.correlated:
+            return True
+        bands = self.correlation.bands(self.steps)
+        return self.correlation.restarts(self.steps) and self.sampler.participation.restarts(bands)
 
     @property
     def vectorises(self) -> bool:

@@ -57,10 +57,12 @@ def moved(matrix: Array, participation: Participation, rng: np.random.Generator)
 
 def drawn_case(rng: np.random.Generator, steps: int) -> tuple[Array, int, bool, Participation]:
     signed, bands = bool(rng.integers(2)), int(rng.integers(1, steps + 1))
+    least, period = int(rng.integers(1, steps)), int(rng.integers(1, steps + 1))
     kinds: list[Participation] = [
-        Once(), Periodic(int(rng.integers(1, steps + 1))), Apart(int(rng.integers(1, steps)), int(rng.integers(1, 5)))
+        Once(), Periodic(period), Apart(least, int(rng.integers(1, 5))), Apart(min(least, period), period=period),
+        Apart(least, int(rng.integers(1, 5)), period)
     ]  # fmt: skip
-    return random_strategy(rng, steps, signed=signed, bands=bands), bands, signed, kinds[int(rng.integers(3))]
+    return random_strategy(rng, steps, signed=signed, bands=bands), bands, signed, kinds[int(rng.integers(len(kinds)))]
 
 
 def check_case(rng: np.random.Generator, steps: int) -> None:
