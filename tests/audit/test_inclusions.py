@@ -21,6 +21,7 @@ from dperm.gradient.sampling import (
     Poisson,
     PoissonRows,
     PoissonUpTo,
+    Reshuffled,
 )
 from dperm.privacy import Certificate, Gaussian, Relation
 from dperm.release import Channel, GaussianNoise, SystemSource
@@ -98,6 +99,15 @@ DEPENDENT: dict[str, tuple[Draw, list[tuple[float, tuple[int, ...]]]]] = {
         ],
     ),
     "fixed order": (FixedOrder(2), [(0.5, (0, 2)), (0.5, (1, 3))]),
+    "reshuffled": (
+        Reshuffled(3, 2),
+        [
+            (chance / 3, (place, 3 + later))
+            for place, row in enumerate([(0.5, 0.25, 0.25), (0.5, 0.25, 0.25), (0.0, 0.5, 0.5)])
+            for later, chance in enumerate(row)
+            if chance
+        ],
+    ),
 }
 
 
@@ -126,6 +136,7 @@ RULES: dict[str, tuple[Draw, int]] = {
     "bins": (BallsAndBins(4), 40),
     "cyclic": (CyclicPoisson(0.3, 3), 60),
     "order": (FixedOrder(4), 40),
+    "reshuffled": (Reshuffled(4, 2), 40),
 }
 
 
@@ -227,6 +238,26 @@ def _one_that_leaves_its_place(rng: np.random.Generator) -> Sets:
     return [*sets, np.setdiff1d(sets[3], sets[3][:1])]
 
 
+def _nearer(rng: np.random.Generator) -> Sets:
+    return [*Reshuffled(4, 1).indices(rng, 40, 20)]
+
+
+def _seldom_moved(rng: np.random.Generator) -> Sets:
+    return [*FixedOrder(4).indices(rng, 40, 20)]
+
+
+def _by_rank(rng: np.random.Generator) -> Sets:
+    return [np.arange(step % 4 * 10, step % 4 * 10 + 10) for step in range(20)]
+
+
+def _of_their_number(rng: np.random.Generator) -> Sets:
+    return [*Reshuffled(4, 2).indices(np.random.default_rng(40), 40, 20)]
+
+
+def _permuted(rng: np.random.Generator) -> Sets:
+    return [rng.permutation(40).reshape(4, 10)[step] for step in range(4)]
+
+
 def _the_same_set(rng: np.random.Generator) -> Sets:
     return [rng.choice(40, 8, replace=False)] * 20
 
@@ -244,6 +275,7 @@ def _of_other_sizes(rng: np.random.Generator) -> Sets:
         *(("cyclic", make) for make in (_known_groups_twice_as_often, _later_turns_twice_as_often)),
         *(("cyclic", make) for make in (_outside_their_group, _never_again)),
         *(("order", make) for make in (_bins_in_order, _first_bin_larger, _one_that_leaves_its_place)),
+        *(("reshuffled", make) for make in (_nearer, _seldom_moved, _by_rank, _of_their_number, _permuted)),
         *(("fixed", make) for make in (_the_same_set, _of_other_sizes, _shuffled)),
         *(("truncated", make) for make in (_seeded, _in_cycles, _more_often)),
     ],

@@ -24,6 +24,7 @@ from dperm.gradient import (
     FullBatch,
     Plan,
     Poisson,
+    Reshuffled,
 )
 from dperm.gradient.correlation import Independent, Once, Periodic, Strategy
 from dperm.gradient.correlation.banded_toeplitz import BandedToeplitz
@@ -114,7 +115,7 @@ def test_a_strategy_that_keeps_nothing_is_the_plan_without_one() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sampler": Poisson(0.3)}, "sampling=cyclic_poisson, fixed_order or full batches"),
+        ({"sampler": Poisson(0.3)}, "sampling=cyclic_poisson, fixed_order, reshuffled or full batches"),
         ({"sampler": BallsAndBins(4)}, "cyclic_poisson"),
         ({"strategy": BandedToeplitz(5)}, "at most 4 bands"),
         ({"strategy": Buffered(2, 4)}, "at most 4 bands"),
@@ -151,7 +152,7 @@ def test_records_keep_their_groups_and_take_turns() -> None:
     assert np.array_equal(np.sort(np.concatenate(once[:4])), np.arange(records))
 
 
-@pytest.mark.parametrize("sampler", [CyclicPoisson(0.4, 3), FixedOrder(3), BallsAndBins(3)])
+@pytest.mark.parametrize("sampler", [CyclicPoisson(0.4, 3), FixedOrder(3), BallsAndBins(3), Reshuffled(5, 3), Reshuffled(4, 1)])
 def test_the_chance_of_a_record_given_its_draws_before_is_as_stated(sampler: Any) -> None:
     """Over many records: of those with one chance, the share that is in the draw; audits bet on it."""
     records, last = 60_000, np.full(60_000, -1)

@@ -49,7 +49,8 @@ def dp_sgd(
 
     `correlation`: noise that later steps partly take back, over `bands` steps: "banded", the best for this update, "square_root",
     "inverse_square_root", or "buffered", with so many buffers; or a `Strategy`. With Poisson sampling records then take turns in
-    as many groups as there are bands ("cyclic_poisson"); "fixed_order", without amplification, takes any number of bands.
+    as many groups as there are bands ("cyclic_poisson"); "fixed_order" and "reshuffled", without amplification, take any number
+    of bands.
     """
     if (clipping_norm is None) == (bounding is None):
         raise ValueError("Expected exactly one of clipping_norm and bounding.")
