@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from dperm import _validate as check
 from dperm.gradient.bounding import Bounding, Clip
@@ -85,16 +85,25 @@ def _strategy(correlation: str | Strategy, bands: int | None, sampler: Sampler, 
 
 def small_scale(plan: Plan, factor: float) -> Plan:
     """`plan` with batches and noise both `factor` times smaller, and as many steps: each step's noise ÷ batch is the same, and
-    so, nearly, is what a rate or a clipping norm does.
+    so, nearly, is what a rate or a clipping norm does. Records are drawn as in `plan`, in as many groups where they take turns,
+    and noise is correlated as there.
 
     It costs `factor` times fewer gradients and far more ε than `plan`: it is for public or proxy data, or to be charged for what
-    it is. ValueError for a factor below 1, and for noise whose scale is no `noise_multiplier`.
+    it is. ValueError for a factor below 1, for noise whose scale is no `noise_multiplier`, and for samplers without a
+    `sampling_rate`: of smaller batches, an epoch or all records would be other steps than those of `plan`.
     """
     if not check.positive("factor", factor) >= 1:
         raise ValueError(f"Expected a factor of at least 1, got {factor!r}.")
     if not isinstance(plan, Plan) or not hasattr(plan.noise, "noise_multiplier"):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"Expected a plan whose noise has a noise_multiplier, got {plan!r}.")
-    noise: Any = plan.noise
+    if not hasattr(plan.sampler, "sampling_rate"):
+        raise ValueError(
+            f"Expected a plan that draws each record with some probability, got {plan.sampler.words}: in as many steps it has no "
+            "smaller batches."
+        )
+    noise, sampler = cast(Any, plan.noise), cast(Any, plan.sampler)
     return replace(
-        plan, sampler=Poisson(plan.rate / factor), noise=replace(noise, noise_multiplier=noise.noise_multiplier / factor)
+        plan,
+        sampler=replace(sampler, sampling_rate=sampler.sampling_rate / factor),
+        noise=replace(noise, noise_multiplier=noise.noise_multiplier / factor),
     )
