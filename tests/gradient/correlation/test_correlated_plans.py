@@ -248,14 +248,39 @@ def changing(self: Any, generator: np.random.Generator, records: int, steps: int
         yield from honest(self, generator, records, min(self.groups, steps - start))
 
 
+def outside(self: Any, generator: np.random.Generator, records: int, steps: int) -> Iterator[Any]:
+    """From the second round on a record may take the place of another one, of another group."""
+    for step, included in enumerate(honest(self, generator, records, steps)):
+        yield np.union1d(included[1:], generator.integers(records, size=1)) if step >= self.groups and len(included) else included
+
+
+def known_more_often(self: Any, generator: np.random.Generator, records: int, steps: int) -> Iterator[Any]:
+    """Once a record was drawn, it is drawn with twice the chance in the turns of its group."""
+    groups, seen = generator.integers(self.groups, size=records), np.zeros(records, dtype=bool)
+    for step in range(steps):
+        rates = np.where(seen, min(1.0, 2 * self.sampling_rate), self.sampling_rate)
+        included = np.flatnonzero((groups == step % self.groups) & (generator.random(records) < rates))
+        seen[included] = True
+        yield included
+
+
 honest = CyclicPoisson.indices
 
 
-@pytest.mark.parametrize("draws", [twice, changing])
+@pytest.mark.parametrize("draws", [twice, changing, outside])
 def test_records_that_do_not_keep_their_group_are_found(draws: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CyclicPoisson, "indices", draws)
     result = replayed(correlated())
     assert result.refuted and any("rule out" in text for text in result.findings)
+
+
+def test_records_of_a_known_group_that_are_drawn_more_often_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first time that each is drawn says nothing: later turns do."""
+    made = correlated(CyclicPoisson(0.3, GROUPS), steps=40)
+    assert replayed(made).verdict == "consistent"
+    monkeypatch.setattr(CyclicPoisson, "indices", known_more_often)
+    result = replayed(made)
+    assert result.refuted and result.details["kinds"] == ["draws"], str(result)
 
 
 def test_groups_that_are_drawn_at_another_rate_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +306,7 @@ def often(self: Any, generator: np.random.Generator, records: int, steps: int) -
     yield from honest(CyclicPoisson(0.9, self.groups), generator, records, steps)
 
 
-@pytest.mark.parametrize(("draws", "text"), [(honest, ""), (changing, "rule out"), (often, "drawn")])
+@pytest.mark.parametrize(("draws", "text"), [(honest, ""), (changing, "rule out"), (often, "drawn"), (known_more_often, "drawn")])
 def test_canaries_of_a_cyclic_run_take_turns(draws: Any, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CyclicPoisson, "indices", draws)
     rng, problem = np.random.default_rng(0), objective()
