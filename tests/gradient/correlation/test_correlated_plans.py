@@ -80,6 +80,7 @@ def test_a_fixed_order_costs_one_gaussian_whatever_the_strategy() -> None:
     begun = correlated(FixedOrder(5), Independent(), steps=22).event(REPLACE)
     assert begun == BoundedSquaresGaussian(2.0, 22, 5.0, REPLACE)  # a record may be in the epoch that is begun
     assert correlated(FixedOrder(5), Independent()).event(ADD, 3, 6) == BoundedSquaresGaussian(2.0, 3, 2.0)  # of two epochs
+    assert correlated(FixedOrder(2), Independent()).event(ADD, 7, 12) == BoundedSquaresGaussian(2.0, 5, 3.0)
 
 
 @pytest.mark.parametrize("size", [1, 5, 10_000])

@@ -121,6 +121,36 @@ def test_noise_that_is_cut_as_it_is_kept_is_charged_for(cut: bool) -> None:
     assert square <= strategy.squared_sensitivity(Periodic(2), 4)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_the_bound_on_steps_apart_is_over_patterns_of_patterns(seed: int) -> None:
+    """Σ over the steps of a pattern of what each has in common, at most, with the steps of a pattern that it is in."""
+    rng = np.random.default_rng([seed, 2])
+    steps, most = int(rng.integers(2, 9)), None if seed % 2 else int(rng.integers(1, 5))
+    participation = Apart(int(rng.integers(1, 4)), most, int(rng.integers(1, 5)))
+    matrix = random_strategy(rng, steps, signed=False, bands=int(rng.integers(1, steps + 1)))
+    gram, every = matrix.T @ matrix, patterns(participation, steps)
+    common = [max(float(gram[step, p].sum()) for p in map(list, every) if step in p) for step in range(steps)]
+    bound = max(sum(common[step] for step in pattern) for pattern in every)
+    assert GivenMatrix.of(matrix).squared_sensitivity(participation, steps) == pytest.approx(bound, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("participation", "bands", "known"),
+    [
+        (Apart(3, period=5), 3, True),
+        (Apart(3, period=5), 4, False),
+        (Apart(5, period=5), 5, True),
+        (Apart(6, period=5), 3, False),
+        (Apart(3, 2, 5), 3, False),  # at most twice in each part would be four times
+        (Periodic(3), 50, True),
+    ],
+)
+def test_of_which_records_it_is_proved_that_new_places_move_them_no_more(
+    participation: Participation, bands: int, known: bool
+) -> None:
+    assert participation.restarts(bands) is known
+
+
 def one_by_one(gram: Array, least: int, most: int) -> float:
     """The planted defect: steps are chosen from the first on, each for what it adds to those that were chosen before it."""
     steps = len(gram)

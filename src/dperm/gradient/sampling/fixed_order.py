@@ -27,7 +27,7 @@ class AtKnownPlaces(InEpochs):
 
     def event(self, step: Gaussian, first: int, count: int) -> Event:
         epochs = -(-(first + count) // self.batches) - first // self.batches
-        return BoundedSquaresGaussian(step.noise_multiplier, count, float(min(epochs, count)), step.relation)
+        return BoundedSquaresGaussian(step.noise_multiplier, count, float(epochs), step.relation)
 
     def correlated_event(self, step: Gaussian, first: int, count: int) -> Event:
         return BoundedSquaresGaussian(step.noise_multiplier, count, 1.0, step.relation)
