@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dperm.audit import AuditResult, Training, replay
+from dperm.audit import AuditResult, Training, replay, white_box
 from dperm.estimators import DPLogisticRegression
 from dperm.gradient import Clip, FixedOrder, Plan, Reshuffled
 from dperm.gradient.correlation import Apart, Independent, Periodic, Strategy
@@ -120,6 +120,15 @@ def test_places_that_are_drawn_otherwise_are_found(law: Any, monkeypatch: pytest
     monkeypatch.setattr(Reshuffled, "next_places", law)
     result = replayed(made())
     assert result.refuted and "draws" in result.details["kinds"], str(result)
+
+
+def test_the_white_box_tests_places_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, problem, rng = made(strategy=Independent()), objective(), np.random.default_rng(0)
+    records = problem.records(rng.normal(size=(60, 3)), np.sign(rng.normal(size=60)))
+    assert white_box(mine, problem, records, delta=DELTA, canaries=100).verdict == "consistent"
+    monkeypatch.setattr(Reshuffled, "next_places", nearer)
+    result = white_box(mine, problem, records, delta=DELTA, canaries=100)
+    assert result.refuted and any("rule out" in text for text in result.findings)
 
 
 # Runs that go on

@@ -13,7 +13,18 @@ from scipy import stats
 
 from dperm.audit import AuditResult, Training, replay, white_box
 from dperm.estimators import DPLogisticRegression
-from dperm.gradient import BallsAndBins, Constant, FixedSize, FullBatch, Plan, Poisson, PoissonUpTo, Sampler
+from dperm.gradient import (
+    BallsAndBins,
+    Constant,
+    FixedOrder,
+    FixedSize,
+    FullBatch,
+    Plan,
+    Poisson,
+    PoissonUpTo,
+    Reshuffled,
+    Sampler,
+)
 from dperm.gradient.recipes import dp_sgd
 from dperm.gradient.sampling import samplings
 from dperm.gradient.sampling.poisson import capacity
@@ -523,6 +534,8 @@ SOUND: list[tuple[Sampler, Relation]] = [
     (BallsAndBins(5), ADD),
     (FixedSize(52, SIZE + 200), REPLACE),
     (PoissonUpTo(0.2, 150, SIZE + 200), ADD),
+    (FixedOrder(5), REPLACE),
+    (Reshuffled(5, 3), ADD),
 ]
 
 

@@ -44,7 +44,7 @@ _GAMES = 40  # steps per world below which their rates prove nothing
 class Watched:
     """One run's view of its canaries: `values` (steps, canaries) in units of the sensitivity, the noise multipliers
     (steps,) and sampling rates (steps,) claimed, who was drawn (steps, canaries), the indices of all records drawn for each step
-    of a rate below 1, the noise multipliers of releases that are no steps (counts, sums of norms), the canaries' gradient norms
+    that draws, the noise multipliers of releases that are no steps (counts, sums of norms), the canaries' gradient norms
     (canaries,), None: all are far beyond the bound, and how records were drawn, None: as by Poisson sampling."""
 
     values: Array
@@ -81,7 +81,8 @@ class Watched:
             if self.draw is None or self.draw.period == 1:
                 sides.append(sampled_log_ratio(there, self.rates))
             else:
-                sides.append(self.draw.log_ratio(there[self.sampled]) + there[~self.sampled].sum(axis=0))
+                known = np.where(self.drawn, there, 0.0)[~self.sampled].sum(axis=0)
+                sides.append(self.draw.log_ratio(there[self.sampled]) + known)
         return sides[1] - sides[0]
 
 
@@ -291,14 +292,14 @@ def _weighted_draw_findings(runs: list[Watched]) -> list[str]:
 
 
 def _draw_findings(runs: list[Watched], size: int) -> list[str]:
-    """Whether the canary is drawn no more often, and records no less independently, than Poisson sampling says."""
+    """Whether the canary is drawn no more often, and records no less independently, than sampling says."""
+    draw = runs[0].draw
+    if draw is not None and draw.period > 1:
+        return _dependent_findings(runs, size, draw)
     rates = {float(rate) for run in runs for rate in run.rates[run.sampled]}
     if len(rates) != 1:
         return _weighted_draw_findings(runs)
     (rate,) = rates
-    draw = runs[0].draw
-    if draw is not None and draw.period > 1:
-        return _dependent_findings(runs, size, draw)
     findings: list[str] = []
     drawn = np.concatenate([run.drawn[run.sampled].ravel() for run in runs])
     count = int(drawn.sum())
