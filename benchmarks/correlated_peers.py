@@ -2,8 +2,8 @@
 
     pip install jax-privacy opake[dpftrl] && python benchmarks/correlated_peers.py
 
-Error: root of the mean square of SGD without momentum. Banded strategies: over all iterates, records take part once. Buffered ones:
-of the last iterate (the largest error, which Opake minimises), records take part every 50 steps.
+Error: root of the mean square of SGD without momentum. Banded strategies: over all iterates, records take part once. Buffered
+strategies: of the last iterate (the largest error, which Opake minimises), records take part every 50 steps.
 """
 
 from __future__ import annotations

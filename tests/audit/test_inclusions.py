@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,16 @@ from dperm.audit import Pair, Training, replay
 from dperm.audit.inclusions import DrawsTested
 from dperm.audit.recording import DrawRecord
 from dperm.audit.result import AuditResult
-from dperm.gradient.sampling import BallsAndBins, FixedSize, Poisson, PoissonRows, PoissonUpTo
+from dperm.gradient.sampling import (
+    BallsAndBins,
+    CyclicPoisson,
+    FixedOrder,
+    FixedSize,
+    Poisson,
+    PoissonRows,
+    PoissonUpTo,
+    Reshuffled,
+)
 from dperm.privacy import Certificate, Gaussian, Relation
 from dperm.release import Channel, GaussianNoise, SystemSource
 from dperm.release.draws import Draw
@@ -80,6 +90,44 @@ def test_a1_evidence_against_a_sound_rule_has_a_mean_of_at_most_one(name: str, s
         assert mean > 0.8  # the weights of lags that these runs do not reach are bet on nothing
 
 
+#: rule, and of one record in two rounds the chance and the steps of each outcome
+DEPENDENT: dict[str, tuple[Draw, list[tuple[float, tuple[int, ...]]]]] = {
+    "cyclic": (
+        CyclicPoisson(0.3, 2),
+        [
+            (0.5 * (0.3 if one else 0.7) * (0.3 if two else 0.7), (*[group] * one, *[group + 2] * two))
+            for group, one, two in itertools.product((0, 1), repeat=3)
+        ],
+    ),
+    "fixed order": (FixedOrder(2), [(0.5, (0, 2)), (0.5, (1, 3))]),
+    "reshuffled": (
+        Reshuffled(3, 2),
+        [
+            (chance / 3, (place, 3 + later))
+            for place, row in enumerate([(0.5, 0.25, 0.25), (0.5, 0.25, 0.25), (0.0, 0.5, 0.5)])
+            for later, chance in enumerate(row)
+            if chance
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEPENDENT)
+def test_a1_evidence_against_a_rule_whose_draws_depend_has_a_mean_of_at_most_one(name: str) -> None:
+    """By all outcomes of a run of two records in two rounds, and of another one of one record in one round."""
+    draw, outcomes = DEPENDENT[name]
+    steps = 2 * draw.period
+    mean = total = 0.0
+    for (p, one), (q, two), (r, three) in itertools.product(outcomes, repeat=3):
+        first = [[number for number, mine in enumerate((one, two)) if step in mine] for step in range(steps)]
+        second = [[0] if step in three else [] for step in range(draw.period)]
+        tested = DrawsTested.of([recorded(draw, 2, first), recorded(draw, 1, second)])
+        assert tested.findings == ()
+        mean, total = mean + p * q * r * np.exp(tested.evidence), total + p * q * r
+    assert total == pytest.approx(1)
+    assert 0.8 < mean <= 1 + 1e-9
+
+
 RULES: dict[str, tuple[Draw, int]] = {
     "Poisson": (Poisson(0.25), 40),
     "seldom": (Poisson(0.02), 200),
@@ -87,6 +135,9 @@ RULES: dict[str, tuple[Draw, int]] = {
     "truncated": (PoissonUpTo(0.25, 12, 60), 40),
     "fixed": (FixedSize(8, 40), 40),
     "bins": (BallsAndBins(4), 40),
+    "cyclic": (CyclicPoisson(0.3, 3), 60),
+    "order": (FixedOrder(4), 40),
+    "reshuffled": (Reshuffled(4, 2), 40),
 }
 
 
@@ -106,6 +157,18 @@ def test_a1_sound_draws_are_not_refuted_and_all_records_are(name: str) -> None:
     assert sound.unlike == ()
     everybody = np.arange(records * draw.slots)
     assert DrawsTested.of(runs_of(draw, records, lambda rng: [everybody] * 20)).findings
+
+
+@pytest.mark.parametrize("name", ["Poisson", "bins", "cyclic"])
+def test_a1_sound_draws_of_some_of_the_records_are_not_refuted(name: str) -> None:
+    draw, records = RULES[name]
+    members = np.arange(0, 3 * records, 3)
+    runs = [
+        [replace(item, included=members[item.included], members=members) for item in run]
+        for run in runs_of(draw, records, lambda rng: list(draw.indices(rng, records, 20)))
+    ]
+    tested = DrawsTested.of(runs)
+    assert tested.findings == () and tested.unlike == ()
 
 
 def _together(rng: np.random.Generator) -> Sets:
@@ -157,6 +220,62 @@ def _lost_from_bins(rng: np.random.Generator) -> Sets:
     return [np.setdiff1d(each, [7]) for each in BallsAndBins(4).indices(rng, 40, 20)]
 
 
+def _cyclic_chances(rng: np.random.Generator, chance: Callable[[Any, Any, int], Any]) -> Sets:
+    """Of 60 records in three groups, by the chance of each: given who is of the group, and who was drawn before, and the step."""
+    groups, seen = rng.integers(3, size=60), np.zeros(60, dtype=bool)
+    sets = []
+    for step in range(20):
+        sets.append(np.flatnonzero(rng.random(60) < chance(groups == step % 3, seen, step)))
+        seen[sets[-1]] = True
+    return sets
+
+
+def _known_groups_twice_as_often(rng: np.random.Generator) -> Sets:
+    return _cyclic_chances(rng, lambda mine, seen, step: mine * np.where(seen, 0.6, 0.3))
+
+
+def _later_turns_twice_as_often(rng: np.random.Generator) -> Sets:
+    return _cyclic_chances(rng, lambda mine, seen, step: mine * (0.3 if step < 3 else 0.6))
+
+
+def _groups_of_a_seed(rng: np.random.Generator) -> Sets:
+    groups = np.random.default_rng(3).integers(3, size=60)
+    return [np.flatnonzero((groups == step % 3) & (rng.random(60) < 0.3)) for step in range(20)]
+
+
+def _outside_their_group(rng: np.random.Generator) -> Sets:
+    return _cyclic_chances(rng, lambda mine, seen, step: mine * 0.3 + ~mine * 0.01 * (step >= 3))
+
+
+def _never_again(rng: np.random.Generator) -> Sets:
+    return _cyclic_chances(rng, lambda mine, seen, step: mine * ~seen * 0.3)
+
+
+def _one_that_leaves_its_place(rng: np.random.Generator) -> Sets:
+    sets = [*FixedOrder(4).indices(rng, 40, 19)]
+    return [*sets, np.setdiff1d(sets[3], sets[3][:1])]
+
+
+def _nearer(rng: np.random.Generator) -> Sets:
+    return [*Reshuffled(4, 1).indices(rng, 40, 20)]
+
+
+def _seldom_moved(rng: np.random.Generator) -> Sets:
+    return [*FixedOrder(4).indices(rng, 40, 20)]
+
+
+def _by_rank(rng: np.random.Generator) -> Sets:
+    return [np.arange(step % 4 * 10, step % 4 * 10 + 10) for step in range(20)]
+
+
+def _of_their_number(rng: np.random.Generator) -> Sets:
+    return [*Reshuffled(4, 2).indices(np.random.default_rng(40), 40, 20)]
+
+
+def _permuted(rng: np.random.Generator) -> Sets:
+    return [rng.permutation(40).reshape(4, 10)[step] for step in range(4)]
+
+
 def _the_same_set(rng: np.random.Generator) -> Sets:
     return [rng.choice(40, 8, replace=False)] * 20
 
@@ -171,6 +290,10 @@ def _of_other_sizes(rng: np.random.Generator) -> Sets:
         *(("Poisson", make) for make in (_together, _blocks, _of_one_size, _one_always)),
         *(("Poisson", make) for make in (_in_cycles, _shuffled, _seeded, _more_often)),
         *(("bins", make) for make in (_same_bins, _bins_in_order, _first_bin_larger, _lost_from_bins)),
+        *(("cyclic", make) for make in (_known_groups_twice_as_often, _later_turns_twice_as_often)),
+        *(("cyclic", make) for make in (_outside_their_group, _never_again, _groups_of_a_seed)),
+        *(("order", make) for make in (_bins_in_order, _first_bin_larger, _one_that_leaves_its_place)),
+        *(("reshuffled", make) for make in (_nearer, _seldom_moved, _by_rank, _of_their_number, _permuted)),
         *(("fixed", make) for make in (_the_same_set, _of_other_sizes, _shuffled)),
         *(("truncated", make) for make in (_seeded, _in_cycles, _more_often)),
     ],

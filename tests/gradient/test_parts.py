@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dperm.gradient import SGD, Adam, Averaged, Clip, Constant, ExponentialDecay, FullBatch, Normalise, Plan, Poisson, Update
+from dperm.audit import Training, replay
+from dperm.gradient import (
+    SGD,
+    Adam,
+    Averaged,
+    Clip,
+    Constant,
+    CyclicPoisson,
+    ExponentialDecay,
+    FullBatch,
+    Normalise,
+    Plan,
+    Poisson,
+    PoissonRows,
+    Update,
+)
 from dperm.gradient.recipes import dp_sgd, full_batch_descent, small_scale
+from dperm.mechanisms import Budget, GradientPerturbation
 from dperm.privacy import Composed, Gaussian, PoissonSampled, Relation, SelfComposed, epsilon
+from helpers.catalogue.common import objective
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 
@@ -105,3 +123,46 @@ def test_small_scale_keeps_the_ratio_of_noise_to_signal_and_costs_more() -> None
     for wrong in (0.5, -1.0, float("nan")):
         with pytest.raises(ValueError, match="factor"):
             small_scale(plan, wrong)
+
+
+@pytest.mark.parametrize(
+    ("settings", "scaled"),
+    [
+        ({"sampling": "cyclic_poisson"}, CyclicPoisson(0.04, 2)),
+        ({"correlation": "banded", "bands": 4}, CyclicPoisson(0.08, 4)),
+        ({"sampling": "rows", "max_rows_per_unit": 2, "public_size": 500}, PoissonRows(0.02, 2)),
+        ({"sampling": "balls_and_bins"}, "got balls and bins"),
+        ({"sampling": "fixed_size"}, "got fixed size"),
+        ({"sampling": "fixed_order", "correlation": "banded", "bands": 4}, "got fixed order"),
+        ({"sampling": "reshuffled"}, "got reshuffled"),
+    ],
+    ids=lambda case: case.get("sampling", "banded") if isinstance(case, dict) else None,
+)
+def test_small_scale_draws_as_the_plan_does_or_refuses(settings: dict[str, Any], scaled: Any) -> None:
+    common: dict[str, Any] = {"public_size": 1000, "expected_batch_size": 100, "epochs": 4, "clipping_norm": 1.0}
+    plan = dp_sgd(noise_multiplier=4.0, **(common | settings))
+    if isinstance(scaled, str):
+        with pytest.raises(ValueError, match=scaled):
+            small_scale(plan, 5)
+        return
+    small = small_scale(plan, 5)
+    assert small.sampler == scaled and small.correlation == plan.correlation
+    assert small.expected_batch_size == pytest.approx(plan.expected_batch_size / 5)
+    if plan.correlated:
+        ratio = small.joint_sensitivity(1.0, 0.8, 10) / plan.joint_sensitivity(1.0, 4.0, 10)
+        assert ratio == pytest.approx(1, rel=1e-3)  # so that noise ÷ batch is the same
+
+
+def test_full_batches_have_no_smaller_ones() -> None:
+    with pytest.raises(ValueError, match="got full batch"):
+        small_scale(full_batch_descent(noise_multiplier=1.0, public_size=10, steps=3, clipping_norm=1.0), 2)
+
+
+def test_what_a_correlated_plan_at_small_scale_charges_is_what_runs() -> None:
+    plan = dp_sgd(
+        noise_multiplier=4.0, public_size=60, expected_batch_size=12, epochs=4, clipping_norm=0.3, correlation="banded", bands=3
+    )
+    mechanism = GradientPerturbation(budget=Budget(1e-5), plan=small_scale(plan, 1.5))
+    result = replay(Training.of_mechanism(mechanism, objective()))
+    assert result.verdict == "consistent", str(result)
+    assert result.details["largest_movement"] > 0.9

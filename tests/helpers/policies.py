@@ -60,6 +60,7 @@ _VALUES: dict[str, Any] = {
     "width": 3,
     "buffers": 2,
     "period": EPOCH,
+    "separation": EPOCH // 2,
     "entries": (np.eye(STEPS) - 0.5 * np.eye(STEPS, k=-1)).tolist(),
 }
 

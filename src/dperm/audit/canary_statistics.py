@@ -11,6 +11,8 @@ from scipy.special import bdtrc, chdtr, ndtri
 
 from dperm._types import Array
 from dperm.audit.distinguish import compare_scores
+from dperm.audit.inclusions import DrawsTested
+from dperm.audit.recording import DrawRecord
 from dperm.audit.result import WHITE_BOX, AuditResult, finite
 from dperm.audit.statistics import Estimate
 from dperm.privacy import (
@@ -42,7 +44,7 @@ _GAMES = 40  # steps per world below which their rates prove nothing
 class Watched:
     """One run's view of its canaries: `values` (steps, canaries) in units of the sensitivity, the noise multipliers
     (steps,) and sampling rates (steps,) claimed, who was drawn (steps, canaries), the indices of all records drawn for each step
-    of a rate below 1, the noise multipliers of releases that are no steps (counts, sums of norms), the canaries' gradient norms
+    that draws, the noise multipliers of releases that are no steps (counts, sums of norms), the canaries' gradient norms
     (canaries,), None: all are far beyond the bound, and how records were drawn, None: as by Poisson sampling."""
 
     values: Array
@@ -79,7 +81,8 @@ class Watched:
             if self.draw is None or self.draw.period == 1:
                 sides.append(sampled_log_ratio(there, self.rates))
             else:
-                sides.append(self.draw.log_ratio(there[self.sampled]) + there[~self.sampled].sum(axis=0))
+                known = np.where(self.drawn, there, 0.0)[~self.sampled].sum(axis=0)
+                sides.append(self.draw.log_ratio(there[self.sampled]) + known)
         return sides[1] - sides[0]
 
 
@@ -289,13 +292,14 @@ def _weighted_draw_findings(runs: list[Watched]) -> list[str]:
 
 
 def _draw_findings(runs: list[Watched], size: int) -> list[str]:
-    """Whether the canary is drawn no more often, and records no less independently, than Poisson sampling says."""
+    """Whether the canary is drawn no more often, and records no less independently, than sampling says."""
+    draw = runs[0].draw
+    if draw is not None and draw.period > 1:
+        return _dependent_findings(runs, size, draw)
     rates = {float(rate) for run in runs for rate in run.rates[run.sampled]}
     if len(rates) != 1:
         return _weighted_draw_findings(runs)
     (rate,) = rates
-    if (draw := runs[0].draw) is not None and draw.keeps_places:
-        return _kept_findings(runs, size, draw)
     findings: list[str] = []
     drawn = np.concatenate([run.drawn[run.sampled].ravel() for run in runs])
     count = int(drawn.sum())
@@ -309,8 +313,6 @@ def _draw_findings(runs: list[Watched], size: int) -> list[str]:
     batches = np.concatenate([[len(included) for included in run.inclusions] for run in runs])
     if (draw is None or draw.independent_records) and _deviation(batches, size, rate) < -_SIGMAS:
         findings.append("batches hardly vary in size: records are not drawn independently of each other")
-    if draw is not None and draw.period > 1:
-        return findings + _once_findings(runs, size, draw.period)
     window = max(2, round(1 / rate))
     counts: list[NDArray[np.intp]] = []
     for run in runs:
@@ -323,47 +325,20 @@ def _draw_findings(runs: list[Watched], size: int) -> list[str]:
     return findings
 
 
-def _kept_findings(runs: list[Watched], size: int, draw: Draw) -> list[str]:
-    """Whether every record keeps its place among `period` steps, and is drawn no more often than its turns and the rate say."""
-    totals, rounds = np.zeros(size, dtype=np.intp), 0
-    count = turns = 0
-    for run in runs:
-        places = np.full(size, -1)
-        for step, included in enumerate(run.inclusions):
-            place = step % draw.period
-            if np.any((places[included] >= 0) & (places[included] != place)):
-                return [f"a record changed its place among {draw.period} steps"]
-            places[included] = place
-            totals += np.bincount(included, minlength=size)
-        mine = -(-len(run.inclusions) // draw.period)  # turns that a record has at most
-        rounds, turns = rounds + mine, turns + mine * run.drawn.shape[1]
-        count += int(run.drawn[run.sampled].sum())
-    if count and bdtrc(count - 1, turns, draw.rate) < _SURE:
-        return [f"canaries were drawn {count} times in {turns} turns, a share of {draw.rate:g} is charged"]
-    most = int(totals.max())
-    if most and bdtrc(most - 1, rounds, draw.rate) < _SURE / size:
-        return [f"a record was drawn in {most} of {rounds} turns, a share of {draw.rate:g} is charged"]
-    return []
-
-
-def _once_findings(runs: list[Watched], size: int, period: int) -> list[str]:
-    """Whether every record is drawn once in `period` steps, and anew in the next."""
-    again = pairs = 0
-    for run in runs:
-        before: NDArray[np.intp] | None = None
-        for start in range(0, len(run.inclusions) - period + 1, period):
-            epoch = run.inclusions[start : start + period]
-            places = np.full(size, -1)
-            for step, included in enumerate(epoch):
-                places[included] = step
-            if len(np.concatenate(epoch)) != size or (places < 0).any():
-                return [f"records were not drawn once in {period} steps"]
-            if before is not None:
-                again, pairs = again + int((places == before).sum()), pairs + size
-            before = places
-    if again and bdtrc(again - 1, pairs, 1 / period) < _SURE:
-        return [f"{again} of {pairs} records were drawn by the same step as an epoch before"]
-    return []
+def _dependent_findings(runs: list[Watched], size: int, draw: Draw) -> list[str]:
+    """The same where draws depend on those before: whether all records, and canaries by themselves, are drawn by their law."""
+    canaries = runs[0].drawn.shape[1]
+    findings: list[str] = []
+    for first in (0, size - canaries):  # canaries come last
+        drawn = [
+            [
+                DrawRecord(included[included >= first] - first, draw, step, 0, 0, step, size - first)
+                for step, included in enumerate(run.inclusions)
+            ]
+            for run in runs
+        ]
+        findings += [finding.text for finding in DrawsTested.of(drawn).findings]
+    return list(dict.fromkeys(findings))
 
 
 def _deviation(counts: NDArray[np.intp], trials: int, rate: float) -> float:

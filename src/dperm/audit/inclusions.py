@@ -1,10 +1,12 @@
 """Whether records are drawn as their rule states: as often, independently of each other, and anew each time.
 
-Each test bets on coins. Before a draw, and given all draws before it, a record that may be in it is in it with a known
-probability p: the rate; for balls and bins 1 ÷ (bins left), of records that were in none before; with cyclic sampling the chance
-that such a record is of the group whose turn it is, times the rate. So, for any s and any choice of
-records that depends only on what came before, Π exp(s·x)/(1 + p·(e^s − 1)) over their inclusions x has mean 1, wherever the run
-stops. An average of such products, with weights fixed in advance, is 10⁹ with a chance of at most 10⁻⁹ (Ville 1939).
+Each test bets on coins. Before a draw, and given all draws before it, a record is in it with a known probability p, which its
+rule states by where the record was drawn last (`Draw.chances`): the rate; for balls and bins 1 ÷ (bins left) where it was in none
+of the epoch, and 0 elsewhere; with cyclic sampling the rate in turns of its group, once it was seen, and before that the chance
+that the turn is its group's, times the rate. So, for any s and any choice of records that depends only on what came before,
+Π exp(s·x)/(1 + p·(e^s − 1)) over their inclusions x has mean 1, wherever the run stops. An average of such products, with weights
+fixed in advance, is 10⁹ with a chance of at most 10⁻⁹ (Ville 1939). A record that is drawn with p = 0, or left out with p = 1, is
+no matter of chance.
 
 The number of some records in a draw of fixed size is hypergeometric, and its exponential moments are at most binomial ones
 (Hoeffding 1963, Theorem 4). Truncated Poisson draws are part of Poisson draws, which bounds the products for s > 0.
@@ -24,6 +26,7 @@ from dperm._types import Array
 from dperm.audit.noise import FALSE_ALARM, Finding
 from dperm.audit.recording import DrawRecord
 from dperm.gradient.sampling import FixedSize, PoissonUpTo
+from dperm.release.draws import Draw
 
 Table = NDArray[np.float64]  # of zeros and ones
 
@@ -141,13 +144,13 @@ class DrawsTested:
         tests = {
             item.draw.key: _Tests.of(widths[item.draw.key], isinstance(item.draw, PoissonUpTo)) for item in every if _known(item)
         }
-        doors = [drawn for run in runs for drawn in _by_door(run)]
-        if certain := [text for drawn in doors for text in _impossible(drawn)]:
-            return cls(np.inf, (Finding("draws", certain[0]),), {}, ())
         before: dict[tuple[str, int], Table] = {}
-        for drawn in doors:
+        for drawn in (drawn for run in runs for drawn in _by_door(run)):
             key, door = drawn[0].draw.key, drawn[0].door
-            before[key, door] = _bet_on(tests[key], drawn, widths[key], before.get((key, door)))
+            coins = _Coins(widths[key], [])
+            if text := next(filter(None, map(coins.toss, drawn)), None):
+                return cls(np.inf, (Finding("draws", text),), {}, ())
+            before[key, door] = _bet_on(tests[key], coins, drawn[0].draw, before.get((key, door)))
         results = [each.result() for each in tests.values()]
         evidence = float(logsumexp([log for log, _ in results]) - np.log(len(results))) if results else 0.0
         refuted = evidence > -np.log(FALSE_ALARM)
@@ -172,65 +175,58 @@ def _by_door(run: Sequence[DrawRecord]) -> Iterator[list[DrawRecord]]:
     yield from groups.values()
 
 
-def _impossible(drawn: Sequence[DrawRecord]) -> list[str]:
-    """Findings about draws that the rule can never make."""
-    for item in drawn:
-        size, draw = len(item.included), item.draw
-        if isinstance(draw, FixedSize) and size != draw.size:
-            return [f"{size} records were drawn, where each draw has {draw.size}"]
-        if isinstance(draw, PoissonUpTo) and size > draw.capacity:
-            return [f"{size} records were drawn, where no draw has more than {draw.capacity}"]
-        if len(np.unique(item.included)) < size:
-            return ["a record was drawn twice by one draw"]
-    for epoch in _epochs(drawn):
-        sizes, period = sum(len(item.included) for item in epoch), epoch[0].draw.period
-        different = len(np.unique(np.concatenate([item.included for item in epoch])))
-        everyone = len(epoch) == period and epoch[0].draw.draws_all
-        if different < sizes or (everyone and different < epoch[0].records * epoch[0].draw.slots):
-            return [f"records were not drawn once in {period} steps"]
-    return []
+@dataclass
+class _Coins:
+    """The coins of a run's draws of one rule, from the same records.
+
+    For each draw that is open, and each chance that records have in it: the `chance`, the number of records that have it, and how
+    many of these were drawn. Of the first draws also `tables`, by number: who was drawn, and each one's chance (0: it cannot be).
+    """
+
+    width: int
+    coins: list[tuple[float, int, int]]
+    tables: list[tuple[Table, Table]] = field(default_factory=list[tuple[Table, Table]])
+    _last: dict[int, NDArray[np.intp]] = field(default_factory=dict[int, NDArray[np.intp]])  # by call: the step, −1: none
+    _counts: dict[int, NDArray[np.intp]] = field(default_factory=dict[int, NDArray[np.intp]])  # of each last step, −1 first
+
+    def toss(self, item: DrawRecord) -> str:
+        """Add the next draw; returns what about it no rule of this kind does, or nothing."""
+        draw, included, step = item.draw, item.included, item.step
+        if len(np.unique(included)) < len(included):
+            return "a record was drawn twice by one draw"
+        if isinstance(draw, FixedSize) and len(included) != draw.size:
+            return f"{len(included)} records were drawn, where each draw has {draw.size}"
+        if isinstance(draw, PoissonUpTo) and len(included) > draw.capacity:
+            return f"{len(included)} records were drawn, where no draw has more than {draw.capacity}"
+        last = self._last.setdefault(item.call, np.full(item.largest, -1))
+        before = self._counts.get(item.call, np.array([item.records * draw.slots]))
+        counts = np.pad(before, (0, step + 1 - len(before)))
+        chances = draw.chances(step, np.arange(-1, step))
+        drawn = np.bincount(last[included] + 1, minlength=step + 1)
+        if np.any(drawn[chances <= 0]):
+            return "a record was drawn in a step that the steps before, in which it was drawn, rule out"
+        if np.any((drawn < counts)[chances >= 1]):
+            return "a record was left out of a step that it must be in by those before"
+        for chance in np.unique(chances[(chances > 0) & (chances < 1) & (counts > 0)]).tolist():
+            alike = chances == chance
+            self.coins.append((chance, int(counts[alike].sum()), int(drawn[alike].sum())))
+        if len(self.tables) < _COMPARED:
+            each, there = np.zeros(self.width), np.zeros(self.width)
+            each[: len(last)] = chances[last[: self.width] + 1]
+            there[included[included < self.width]] = 1
+            self.tables.append((there, np.where(each < 1, each, 0.0) * item.pool(self.width)))
+        last[included] = step
+        self._last[item.call], self._counts[item.call] = last, np.append(counts - drawn, len(included))
+        return ""
 
 
-def _epochs(drawn: Sequence[DrawRecord]) -> Iterator[list[DrawRecord]]:
-    """The draws that are made together."""
-    epochs: dict[tuple[int, int], list[DrawRecord]] = {}
-    for item in drawn:
-        epochs.setdefault((item.call, item.step // item.draw.period), []).append(item)
-    yield from epochs.values()
-
-
-def _bet_on(tests: _Tests, drawn: Sequence[DrawRecord], width: int, before: Table | None) -> Table:
-    """Add a run's draws of one rule, from the same records; return the first of them as a table (draws, numbers), which the next
-    run's are compared with: `before` is that of the run before."""
-    rule = drawn[0].draw
-    drawn = [item for item in drawn if item.draw.chance_of_unseen(item.step) > 0]
-    kept = len(drawn[:_COMPARED])
-    may, there = np.zeros((kept, width)), np.zeros((kept, width))
-    chances, left, sizes = np.zeros(len(drawn)), np.zeros(len(drawn)), np.zeros(len(drawn))
-    open_epochs: dict[tuple[int, int], tuple[int, Table]] = {}
-    seen: dict[tuple[int, int], NDArray[np.intp]] = {}  # where records keep their places
-    for place, item in enumerate(drawn):
-        epoch = item.call, 0 if item.draw.keeps_places else item.step // item.draw.period
-        gone, free = open_epochs.get(epoch, (0, item.pool(width)))
-        left[place] = item.records * item.draw.slots - gone
-        chances[place] = item.draw.chance_of_unseen(item.step)
-        unseen = item.included if epoch not in seen else np.setdiff1d(item.included, seen[epoch])
-        sizes[place] = len(unseen)
-        included = unseen[unseen < width]
-        if place < kept:
-            may[place] = free
-            there[place, included] = 1
-        if item.draw.period > 1:
-            free = free.copy()
-            free[included] = 0
-            open_epochs[epoch] = gone + len(unseen), free
-            if item.draw.keeps_places:
-                seen[epoch] = np.union1d(seen.get(epoch, unseen), unseen)
+def _bet_on(tests: _Tests, coins: _Coins, rule: Draw, before: Table | None) -> Table:
+    """Bet on a run's coins; return its first draws as a table (draws, numbers), which the next run's are compared with: `before`
+    is that of the run before."""
+    chances, left, sizes = np.array(coins.coins).reshape(-1, 3).T
     for chance, trials in zip(chances.tolist(), left.tolist(), strict=True):
         tests.coins[chance] += int(trials)
     tests.bet(_COUNT, sizes, left, chances, 0)
-    first = chances[:kept]
-    tests.bet(_NUMBERS, there.T, may.T, first)
     if rule.independent_records:
         middle = np.rint(left * chances)
         spread = np.floor(0.7 * np.sqrt(left * chances * (1 - chances)))
@@ -241,16 +237,32 @@ def _bet_on(tests: _Tests, drawn: Sequence[DrawRecord], width: int, before: Tabl
         for share in np.unique(near):  # one coin a draw, of a chance of its own
             these = near == share
             tests.bet(_SIZES, hits[these], np.ones(int(these.sum())), near[these], 0)
-        bets = may[:, 1:] * there[:, :-1]
-        tests.bet(_NEIGHBOURS, (there[:, 1:] * bets).sum(axis=1), bets.sum(axis=1), first, 0)
-    trials, hits = may @ there.T, (may * there) @ there.T
-    for lag in range(1, kept):
-        tests.bet(_STEPS, np.diagonal(hits, -lag), np.diagonal(trials, -lag), first[lag:], lag - 1)
-    if before is not None:
-        both = min(kept, len(before))
-        bets = may[:both] * before[:both]
-        counts = bets.sum(axis=1)
-        tests.bet(_RUNS, (there[:both] * bets).sum(axis=1), counts, first[:both], 0)
-        for chance, count in zip(first[:both].tolist(), counts.tolist(), strict=True):
-            tests.again[chance] += int(count)
+    there, each = (np.array(tables) for tables in zip(*coins.tables, strict=True))
+    for may, chance in _by_chance(each):
+        hits = may * there
+        tests.bet(_NUMBERS, hits.T, may.T, chance)
+        if rule.independent_records:
+            bets = may[:, 1:] * there[:, :-1]
+            tests.bet(_NEIGHBOURS, (there[:, 1:] * bets).sum(axis=1), bets.sum(axis=1), chance, 0)
+        trials, again = may @ there.T, hits @ there.T
+        for lag in range(1, len(there)):
+            tests.bet(_STEPS, np.diagonal(again, -lag), np.diagonal(trials, -lag), chance[lag:], lag - 1)
+        if before is not None:
+            both = min(len(there), len(before))
+            bets = may[:both] * before[:both]
+            tests.bet(_RUNS, (there[:both] * bets).sum(axis=1), bets.sum(axis=1), chance[:both], 0)
+            for one, count in zip(chance[:both].tolist(), bets.sum(axis=1).tolist(), strict=True):
+                tests.again[one] += int(count)
+            del tests.again[0.0]  # a draw without such records
     return there
+
+
+def _by_chance(each: Table) -> Iterator[tuple[Table, Array]]:
+    """Of a table of chances (draws, numbers): a chance of each draw (draws,), and who has it (draws, numbers); until there are no
+    more. Rules have one or two that are no certainty."""
+    left = each.copy()
+    while left.any():
+        chance = left.max(axis=1)
+        may = (left > 0) & (left == chance[:, None])
+        left[may] = 0
+        yield may.astype(np.float64), chance

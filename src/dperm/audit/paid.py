@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from dperm.audit.noise import Finding
-from dperm.audit.recording import DrawRecord, Recording
+from dperm.audit.recording import Recording
 from dperm.privacy import Composed, Event, SelfComposed
 from dperm.privacy.accountants.privacy_filters import BudgetExceeded, filter_of
 from dperm.privacy.events import Disjoint, Paid, chosen_on_the_way, leaves
@@ -92,7 +90,7 @@ def _beyond(recording: Recording, event: Event) -> list[Finding]:
             text = f"a release with noise {noise:.6g} times its sensitivity is not in the event that was charged"
             return [Finding("unpaid", text)]
         left[paid] -= 1
-    return [*_unused_draws(recording, unused), *_drawn_twice(recording)]
+    return _unused_draws(recording, unused)
 
 
 def _drawn_as(paid: Paid, draw: Draw | None, rate: float) -> bool:
@@ -118,25 +116,4 @@ def _unused_draws(recording: Recording, unused: Sequence[int]) -> list[Finding]:
                     "draws", f"records were drawn {drawn} times at {rate:g} for {made} releases: one draw is charged for each"
                 )
             ]
-    return []
-
-
-def _drawn_twice(recording: Recording) -> list[Finding]:
-    """Records that are in several of the steps that are drawn, and charged, as one period; or that
-    change places."""
-    periods: dict[tuple[int, int], list[DrawRecord]] = {}
-    for item in recording.drawn:
-        if item.draw.period > 1:
-            periods.setdefault((item.call, item.step // item.draw.period), []).append(item)
-    for period in periods.values():
-        drawn = np.concatenate([item.included for item in period])
-        if len(np.unique(drawn)) < len(drawn):
-            text = f"a record was drawn twice in {period[0].draw.period} steps, which are charged for one"
-            return [Finding("draws", text)]
-    places: dict[tuple[int, int], int] = {}
-    for item in recording.drawn:
-        for number in item.included.tolist() if item.draw.keeps_places else ():
-            place = item.step % item.draw.period
-            if places.setdefault((item.call, number), place) != place:
-                return [Finding("draws", f"a record changed its place among {item.draw.period} steps, which is charged as fixed")]
     return []

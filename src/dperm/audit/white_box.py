@@ -211,7 +211,9 @@ def _seen(watcher: _Watcher, size: int, lengths: Array | None) -> Watched:
     count = len(watcher.objective.signs)
     rates, others = np.array(watcher.rates), tuple(watcher.others)
     drawn = np.ones((len(watcher.values), count), dtype=bool)  # in releases of all records
-    for step, included in zip(np.flatnonzero(rates < 1), watcher.inclusions, strict=False):
+    # where all are charged as if it were known who was drawn, each release has a draw, or there are none
+    steps = np.flatnonzero(rates < 1) if np.any(rates < 1) else np.arange(len(rates))
+    for step, included in zip(steps, watcher.inclusions, strict=False):
         drawn[step] = np.isin(np.arange(size, size + count), included)
     values = np.stack(watcher.values)
     return Watched(values, np.array(watcher.noise), drawn, watcher.inclusions, rates, others, lengths, watcher.drawn)

@@ -22,6 +22,7 @@ from dperm.gradient.sampling import (
     Poisson,
     PoissonRows,
     PoissonUpTo,
+    Reshuffled,
     Sampler,
 )
 from dperm.gradient.svrg import SvrgPlan
@@ -66,6 +67,7 @@ __all__ = [
     "Policy",
     "Post",
     "Query",
+    "Reshuffled",
     "Sampler",
     "Strategy",
     "SvrgPlan",

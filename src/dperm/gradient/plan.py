@@ -21,7 +21,7 @@ from dperm.gradient.correlation import LARGEST_KEPT, BestFor, Independent, Memor
 from dperm.gradient.policy import BoundedSum, Gradients, Policy
 from dperm.gradient.post_processing import Identity, Post
 from dperm.gradient.query import PerExampleGradient, Query
-from dperm.gradient.sampling import Sampler, samplings
+from dperm.gradient.sampling import Sampler
 from dperm.gradient.update import Update
 from dperm.privacy.events import Composed, Event, Gaussian, Relation
 from dperm.release.grid import Grid
@@ -151,10 +151,7 @@ class Plan(Policy):
     def _admit_correlation(self) -> None:
         """ValueError for parts that nothing is proved of where noise is correlated."""
         if not self.sampler.correlates or self.sampler.slots > 1:
-            known = ", ".join(word for word, kind in samplings().items() if kind.correlates)
-            raise ValueError(
-                f"Expected sampling={known} or full batches with correlated noise, got {self.sampler.words} sampling."
-            )
+            raise self.sampler.not_proved()
         if self.longest is None or len(self.noise.levels(self.steps)) > 1:
             raise ValueError(
                 "Expected one noise level, and one clipping norm, with correlated noise: its strategy shapes the noise."
@@ -239,7 +236,9 @@ class Plan(Policy):
 
     @property
     def continues(self) -> bool:
-        return not self.correlated or self.strategy.restarts(self.steps)
+        if not self.correlated:
+            return True
+        return self.strategy.restarts(self.steps) and self.sampler.participation.restarts(self.strategy.bands(self.steps))
 
     @property
     def vectorises(self) -> bool:

@@ -27,7 +27,7 @@ class ModelOptions(BudgetOptions):
     sampling: Annotated[
         str | None,
         "Of --mechanism gradient: poisson, importance, full, balls_and_bins, truncated_poisson, fixed_size, cyclic_poisson, "
-        "fixed_order or rows.",
+        "fixed_order, reshuffled or rows.",
     ] = None
     relation: Relation = "add_or_remove_one"
     curves: Annotated[

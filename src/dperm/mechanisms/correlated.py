@@ -15,7 +15,7 @@ from dperm.mechanisms.tuning import gradient_plan
 from dperm.objectives import PublicFacts
 from dperm.privacy import Relation
 
-_SAMPLINGS = ("poisson", "fixed_order", "full")
+_SAMPLINGS = ("poisson", "fixed_order", "reshuffled", "full")
 _FORGOTTEN = 0.02  # of what a step moved, in each later one: loss functions pull iterates back. Measured, see the benchmark
 _OF_A_GROUP = 0.9  # that a batch is at most, where a group would have no more records than batches by the rule
 
@@ -25,8 +25,9 @@ class CorrelatedGradient(Gradient):
     """`Gradient` with noise that later steps partly take back, over `bands` steps (None: as many as leave the least error).
 
     With `sampling` "poisson", records take turns in as many groups as there are bands, each drawn at random in its turn; under
-    replace-one, and with "fixed_order", each is in one step of every epoch, and nothing is amplified. `correlation` is the kind
-    of strategy: "banded", "square_root", and, in a fixed order, "inverse_square_root" or "buffered".
+    replace-one, and with "fixed_order", each is in one step of every epoch, and nothing is amplified. With "reshuffled" that step
+    is another one in each epoch, at least half an epoch after the last one. `correlation` is the kind of strategy: "banded",
+    "square_root", and, without groups, "inverse_square_root" or "buffered".
     """
 
     bands: check.Count | None = None

@@ -26,12 +26,8 @@ class Draw(ABC):
     key: ClassVar[str]
     #: whether one record's draws say nothing of another's, in one step
     independent_records: ClassVar[bool] = True
-    #: whether one step's draws say nothing of another's: `period` steps together do not, where it is above 1
+    #: steps that are charged together; where it is 1, one step's draws say nothing of another's
     period: int = 1
-    #: whether a record that was drawn is drawn a multiple of `period` steps later, if at all, within one call for draws
-    keeps_places: bool = False
-    #: whether every record is drawn in each `period`
-    draws_all: bool = False
     #: how many releases a record that was drawn may move, from that of its draw on
     reach: int = 1
     #: how many rows of a record are drawn each by itself: row j of record i is drawn as number i·slots + j
@@ -42,10 +38,10 @@ class Draw(ABC):
     def rate(self) -> float:
         """Probability of a record being in one draw."""
 
-    def chance_of_unseen(self, step: int) -> float:
-        """The chance that a record is in draw `step` of a call which was in none before: none of the same `period`, or of the
-        same call where records keep their places."""
-        return self.rate
+    def chances(self, step: int, last: Indices) -> Array:
+        """(m,) the chance of a record to be in draw `step` of a call, given all draws before it: of records that were drawn last
+        in the steps `last` (m,) of this call; −1: in none. By this law draws are tested."""
+        return np.full(len(last), self.rate)
 
     @abstractmethod
     def indices(self, generator: np.random.Generator, records: int, steps: int) -> Iterator[Indices]:
@@ -108,7 +104,11 @@ class Draw(ABC):
 
 def by_coins(generator: np.random.Generator, groups: int, records: int) -> list[Indices]:
     """The sorted indices of each group's records: every record joins one group, drawn uniformly and by itself."""
-    places = generator.integers(groups, size=records)
+    return by_places(generator.integers(groups, size=records), groups)
+
+
+def by_places(places: Indices, groups: int) -> list[Indices]:
+    """The sorted indices of each group's records, where record i is in group places[i]."""
     order = np.argsort(places, kind="stable")
     return np.split(order, np.searchsorted(places[order], np.arange(1, groups)))
 

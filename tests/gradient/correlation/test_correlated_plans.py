@@ -14,7 +14,18 @@ import pytest
 from dperm.audit import AuditResult, Training, replay, white_box
 from dperm.audit.inclusions import DrawsTested
 from dperm.audit.recording import Forced, Recorder
-from dperm.gradient import AdaptiveClip, BallsAndBins, Clip, CyclicPoisson, ExponentialDecay, FixedOrder, FullBatch, Plan, Poisson
+from dperm.gradient import (
+    AdaptiveClip,
+    BallsAndBins,
+    Clip,
+    CyclicPoisson,
+    ExponentialDecay,
+    FixedOrder,
+    FullBatch,
+    Plan,
+    Poisson,
+    Reshuffled,
+)
 from dperm.gradient.correlation import Independent, Once, Periodic, Strategy
 from dperm.gradient.correlation.banded_toeplitz import BandedToeplitz
 from dperm.gradient.correlation.buffered import Buffered
@@ -69,6 +80,7 @@ def test_a_fixed_order_costs_one_gaussian_whatever_the_strategy() -> None:
     begun = correlated(FixedOrder(5), Independent(), steps=22).event(REPLACE)
     assert begun == BoundedSquaresGaussian(2.0, 22, 5.0, REPLACE)  # a record may be in the epoch that is begun
     assert correlated(FixedOrder(5), Independent()).event(ADD, 3, 6) == BoundedSquaresGaussian(2.0, 3, 2.0)  # of two epochs
+    assert correlated(FixedOrder(2), Independent()).event(ADD, 7, 12) == BoundedSquaresGaussian(2.0, 5, 3.0)
 
 
 @pytest.mark.parametrize("size", [1, 5, 10_000])
@@ -104,7 +116,7 @@ def test_a_strategy_that_keeps_nothing_is_the_plan_without_one() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sampler": Poisson(0.3)}, "sampling=cyclic_poisson, fixed_order or full batches"),
+        ({"sampler": Poisson(0.3)}, "sampling=cyclic_poisson, fixed_order, reshuffled or full batches"),
         ({"sampler": BallsAndBins(4)}, "cyclic_poisson"),
         ({"strategy": BandedToeplitz(5)}, "at most 4 bands"),
         ({"strategy": Buffered(2, 4)}, "at most 4 bands"),
@@ -141,15 +153,17 @@ def test_records_keep_their_groups_and_take_turns() -> None:
     assert np.array_equal(np.sort(np.concatenate(once[:4])), np.arange(records))
 
 
-@pytest.mark.parametrize("sampler", [CyclicPoisson(0.4, 3), FixedOrder(3)])
-def test_the_chance_of_a_record_that_was_not_seen_is_as_stated(sampler: Any) -> None:
-    """Over many records: of those that were in no draw before, the share that is in this one."""
-    records, seen = 60_000, np.zeros(60_000, dtype=bool)
-    for step, included in enumerate(sampler.indices(np.random.default_rng(2), records, 9)):
-        unseen, chance = int((~seen).sum()), sampler.chance_of_unseen(step)
-        found = int((~seen[included]).sum())
-        assert abs(found - unseen * chance) <= 6 * math.sqrt(unseen * chance * (1 - chance)) + 1e-9
-        seen[included] = True
+@pytest.mark.parametrize("sampler", [CyclicPoisson(0.4, 3), FixedOrder(3), BallsAndBins(3), Reshuffled(5, 3), Reshuffled(4, 1)])
+def test_the_chance_of_a_record_given_its_draws_before_is_as_stated(sampler: Any) -> None:
+    """Over many records: of those with one chance, the share that is in the draw; audits bet on it."""
+    records, last = 60_000, np.full(60_000, -1)
+    for step, included in enumerate(sampler.indices(np.random.default_rng(2), records, 4 * sampler.period)):
+        assert abs(len(included) - records * sampler.share) <= 6 * math.sqrt(records * sampler.share)
+        chances = sampler.chances(step, last)
+        for chance in np.unique(chances):
+            alike, found = int((chances == chance).sum()), int((chances[included] == chance).sum())
+            assert abs(found - alike * chance) <= 6 * math.sqrt(alike * chance * (1 - chance)) + 1e-9
+        last[included] = step
 
 
 # Replay
@@ -235,14 +249,39 @@ def changing(self: Any, generator: np.random.Generator, records: int, steps: int
         yield from honest(self, generator, records, min(self.groups, steps - start))
 
 
+def outside(self: Any, generator: np.random.Generator, records: int, steps: int) -> Iterator[Any]:
+    """From the second round on a record may take the place of another one, of another group."""
+    for step, included in enumerate(honest(self, generator, records, steps)):
+        yield np.union1d(included[1:], generator.integers(records, size=1)) if step >= self.groups and len(included) else included
+
+
+def known_more_often(self: Any, generator: np.random.Generator, records: int, steps: int) -> Iterator[Any]:
+    """Once a record was drawn, it is drawn with twice the chance in the turns of its group."""
+    groups, seen = generator.integers(self.groups, size=records), np.zeros(records, dtype=bool)
+    for step in range(steps):
+        rates = np.where(seen, min(1.0, 2 * self.sampling_rate), self.sampling_rate)
+        included = np.flatnonzero((groups == step % self.groups) & (generator.random(records) < rates))
+        seen[included] = True
+        yield included
+
+
 honest = CyclicPoisson.indices
 
 
-@pytest.mark.parametrize("draws", [twice, changing])
+@pytest.mark.parametrize("draws", [twice, changing, outside])
 def test_records_that_do_not_keep_their_group_are_found(draws: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CyclicPoisson, "indices", draws)
     result = replayed(correlated())
-    assert result.refuted and any("place" in text or "drawn twice" in text for text in result.findings)
+    assert result.refuted and any("rule out" in text for text in result.findings)
+
+
+def test_records_of_a_known_group_that_are_drawn_more_often_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first time that each is drawn says nothing: later turns do."""
+    made = correlated(CyclicPoisson(0.3, GROUPS), steps=40)
+    assert replayed(made).verdict == "consistent"
+    monkeypatch.setattr(CyclicPoisson, "indices", known_more_often)
+    result = replayed(made)
+    assert result.refuted and result.details["kinds"] == ["draws"], str(result)
 
 
 def test_groups_that_are_drawn_at_another_rate_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +307,7 @@ def often(self: Any, generator: np.random.Generator, records: int, steps: int) -
     yield from honest(CyclicPoisson(0.9, self.groups), generator, records, steps)
 
 
-@pytest.mark.parametrize(("draws", "text"), [(honest, ""), (changing, "changed its place"), (often, "turns")])
+@pytest.mark.parametrize(("draws", "text"), [(honest, ""), (changing, "rule out"), (often, "drawn"), (known_more_often, "drawn")])
 def test_canaries_of_a_cyclic_run_take_turns(draws: Any, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CyclicPoisson, "indices", draws)
     rng, problem = np.random.default_rng(0), objective()
@@ -412,12 +451,14 @@ def test_words_of_a_recipe() -> None:
     assert dp_sgd(**common, correlation="banded", bands=1) == dp_sgd(**common)
     fixed = dp_sgd(**common, correlation="buffered", bands=2, sampling="fixed_order")
     assert fixed.sampler == FixedOrder(20) and fixed.strategy.kept(80) == 2
+    assert dp_sgd(**common, bands=4) == dp_sgd(**common)
     for wrong, message in (
+        ({"correlation": "banded", "bands": 4, "sampling": "truncated_poisson"}, "with correlated noise, got truncated Poisson"),
         ({"correlation": "banded"}, "bands"),
         ({"correlation": "all", "bands": 3}, "correlation"),
         ({"correlation": "banded", "bands": 20}, "less than 0.05 of the records"),
         ({"correlation": "buffered", "bands": 3}, "at most 3 bands"),
-        ({"correlation": "banded", "bands": 3, "sampling": "fixed_size"}, "another sampler"),
+        ({"correlation": "banded", "bands": 3, "sampling": "fixed_size"}, "got fixed size"),
     ):
         with pytest.raises(ValueError, match=message):
             dp_sgd(**common, **wrong)

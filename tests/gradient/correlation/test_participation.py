@@ -57,10 +57,12 @@ def moved(matrix: Array, participation: Participation, rng: np.random.Generator)
 
 def drawn_case(rng: np.random.Generator, steps: int) -> tuple[Array, int, bool, Participation]:
     signed, bands = bool(rng.integers(2)), int(rng.integers(1, steps + 1))
+    least, period = int(rng.integers(1, steps)), int(rng.integers(1, steps + 1))
     kinds: list[Participation] = [
-        Once(), Periodic(int(rng.integers(1, steps + 1))), Apart(int(rng.integers(1, steps)), int(rng.integers(1, 5)))
+        Once(), Periodic(period), Apart(least, int(rng.integers(1, 5))), Apart(min(least, period), period=period),
+        Apart(least, int(rng.integers(1, 5)), period)
     ]  # fmt: skip
-    return random_strategy(rng, steps, signed=signed, bands=bands), bands, signed, kinds[int(rng.integers(3))]
+    return random_strategy(rng, steps, signed=signed, bands=bands), bands, signed, kinds[int(rng.integers(len(kinds)))]
 
 
 def check_case(rng: np.random.Generator, steps: int) -> None:
@@ -116,6 +118,36 @@ def test_noise_that_is_cut_as_it_is_kept_is_charged_for(cut: bool) -> None:
     square = float(np.sum(np.square(np.subtract(queries[1], queries[0]))))
     assert square == (42.0 if cut else 35.0)
     assert square <= strategy.squared_sensitivity(Periodic(2), 4)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_bound_on_steps_apart_is_over_patterns_of_patterns(seed: int) -> None:
+    """Σ over the steps of a pattern of what each has in common, at most, with the steps of a pattern that it is in."""
+    rng = np.random.default_rng([seed, 2])
+    steps, most = int(rng.integers(2, 9)), None if seed % 2 else int(rng.integers(1, 5))
+    participation = Apart(int(rng.integers(1, 4)), most, int(rng.integers(1, 5)))
+    matrix = random_strategy(rng, steps, signed=False, bands=int(rng.integers(1, steps + 1)))
+    gram, every = matrix.T @ matrix, patterns(participation, steps)
+    common = [max(float(gram[step, p].sum()) for p in map(list, every) if step in p) for step in range(steps)]
+    bound = max(sum(common[step] for step in pattern) for pattern in every)
+    assert GivenMatrix.of(matrix).squared_sensitivity(participation, steps) == pytest.approx(bound, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("participation", "bands", "known"),
+    [
+        (Apart(3, period=5), 3, True),
+        (Apart(3, period=5), 4, False),
+        (Apart(5, period=5), 5, True),
+        (Apart(6, period=5), 3, False),
+        (Apart(3, 2, 5), 3, False),  # at most twice in each part would be four times
+        (Periodic(3), 50, True),
+    ],
+)
+def test_of_which_records_it_is_proved_that_new_places_move_them_no_more(
+    participation: Participation, bands: int, known: bool
+) -> None:
+    assert participation.restarts(bands) is known
 
 
 def one_by_one(gram: Array, least: int, most: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dperm.gradient import Clip, CyclicPoisson, FixedOrder, FullBatch, Sampler
+from dperm.gradient import Clip, CyclicPoisson, FixedOrder, FullBatch, Reshuffled, Sampler
 from dperm.gradient.correlation import Strategy
 from dperm.gradient.correlation.banded_toeplitz import BandedToeplitz
 from dperm.gradient.correlation.buffered import Buffered
@@ -22,6 +22,8 @@ def entries() -> Iterator[Entry]:
     for name, strategy in strategies.items():
         for problem in (added, replaced):
             yield f"correlated noise, {name}, {problem.relation}", made_for(problem, FixedOrder(5), strategy), problem
+    for problem in (added, replaced):
+        yield f"correlated noise, reshuffled, {problem.relation}", made_for(problem, Reshuffled(5, 3), BandedToeplitz(3)), problem
     yield "correlated noise, full batches", made_for(added, FullBatch(), BandedToeplitz(3), steps=8), added
 
 

@@ -47,6 +47,11 @@ class Participation(ABC):
         """How many releases a record may move."""
         return steps
 
+    def restarts(self, bands: int) -> bool:
+        """Whether it is proved that a record moves no more in all where a run by a Toeplitz strategy of no negative entry and of
+        so many bands is interrupted, and goes on with a later period, new places of the records and nothing kept."""
+        return False
+
     @abstractmethod
     def admits(self, pattern: tuple[int, ...]) -> bool:
         """Whether a record may take part in these steps, in rising order, and in no others."""
@@ -70,6 +75,10 @@ class Once(Participation):
 
     def rows(self, steps: int, bands: int) -> int:
         return min(bands, steps)
+
+    def restarts(self, bands: int) -> bool:
+        """What is left of a column up to an interruption is no longer than all of it."""
+        return True
 
     def admits(self, pattern: tuple[int, ...]) -> bool:
         return len(pattern) <= 1
@@ -97,59 +106,101 @@ class Periodic(Participation):
             total += np.bincount(np.arange(len(weights)) % period, weights, minlength=len(total))
         return float(total.max())
 
+    def restarts(self, bands: int) -> bool:
+        """See `Toeplitz.restarts`: all that a record moves can begin with the first step of a period, in each part of the run."""
+        return True
+
     def admits(self, pattern: tuple[int, ...]) -> bool:
         return len({step % self.period for step in pattern}) <= 1
 
 
 @dataclass(frozen=True)
 class Apart(Participation):
-    """In at most `most` steps, each at least `least` after the one before. Exact where C has at most `least` bands; elsewhere the
-    upper bound Σ_{i∈π} max_{π'∋i} Σ_{j∈π'} |(CᵀC)_ij|.
+    """In at most `most` steps (None: in any number), each at least `least` after the one before, and in no two of one epoch of
+    `period` steps. Exact where C has at most `least` bands; elsewhere the upper bound Σ_{i∈π} max_{π'∋i} Σ_{j∈π'} |(CᵀC)_ij|.
 
     To choose the steps of a largest Σ_{i,j∈π} |(CᵀC)_ij| one by one does not find it, for each step's part of the sum depends on
     all others: what such a programme finds can be less than three quarters of the truth.
     """
 
     least: int
-    most: int
+    most: int | None = None
+    period: int = 1
 
     def __post_init__(self) -> None:
         check.integer("least", self.least)
-        check.integer("most", self.most)
+        check.integer("period", self.period)
+        if self.most is not None:
+            check.integer("most", self.most)
 
     @property
     def separation(self) -> int:
         return self.least
 
     def squared(self, products: Products, steps: int, bands: int) -> float:
-        own = products(0)
-        most = min(self.most, -(-steps // self.least))
-        reached = own.copy()
-        if bands > self.least and most > 1:
-            gram = np.zeros((steps, steps))  # row i: what column i shares with each
-            for lag in range(self.least, min(bands, steps)):
-                shared = np.abs(products(lag))
-                first = np.arange(steps - lag)
-                gram[first, first + lag] = gram[first + lag, first] = shared
-            after = _best(gram, self.least, most - 1)  # (picks, steps + 1, steps): the best of the steps from each on
-            before = _best(gram[:, ::-1], self.least, most - 1)
-            for step in range(steps):
-                later, earlier = min(steps, step + self.least), min(steps, steps - 1 - step + self.least)
-                reached[step] += max(before[count, earlier, step] + after[most - 1 - count, later, step] for count in range(most))
-        return float(_best(reached[None], self.least, most)[most, 0, 0])
+        step = np.arange(steps)
+        after = np.minimum(np.maximum(step + self.least, (step // self.period + 1) * self.period), steps)
+        before = np.maximum(np.minimum(step - self.least, step // self.period * self.period - 1), -1)
+        most = None if self.most is None or self.most * self.least >= steps else self.most
+        reached = products(0)
+        if bands > self.least:
+            fewer = None if most is None else most - 1
+            reached = reached + _of_others(products, after, before, fewer, self.least, min(bands, steps))
+        return float(_best(reached[None], after, most)[-1, 0, 0])
+
+    def restarts(self, bands: int) -> bool:
+        """Where no two columns of a record have a row in common, it moves the sum of the squared lengths of what is left of them
+        in the part of the run that they are in. Its steps are in epochs of their own, in both parts, though two of them may be
+        nearer than `least`. In the place of each take the first step of its epoch: a column of no fewer rows, and so no shorter.
+        These first steps are `period` apart, and a record may be in all of them without an interruption. (With more bands a
+        step soon after the interruption, and one late before it, would have to be moved apart, and others nearer to each other:
+        nothing is proved of that.)"""
+        return self.most is None and bands <= self.least <= self.period
 
     def admits(self, pattern: tuple[int, ...]) -> bool:
-        apart = all(later - earlier >= self.least for earlier, later in itertools.pairwise(pattern))
-        return apart and len(pattern) <= self.most
+        apart = all(
+            later - earlier >= self.least and later // self.period > earlier // self.period
+            for earlier, later in itertools.pairwise(pattern)
+        )
+        return apart and (self.most is None or len(pattern) <= self.most)
 
 
-def _best(weights: Array, least: int, most: int) -> Array:
-    """(most + 1, steps + 1, m) the largest sums of weights (m, steps), of up to so many steps from each one on, `least` apart."""
+_AT_ONCE = 1 << 22  # products of columns
+
+
+def _of_others(products: Products, after: Array, before: Array, most: int | None, least: int, bands: int) -> Array:
+    """(steps,) max_{π'∋i} Σ_{j∈π', j≠i} |(CᵀC)_ij| for every step i, with at most so many others. Steps that come next to a step
+    are no earlier than `after`, or no later than `before` (steps,) say. Columns share no row with those `bands` away."""
+    steps = len(after)
+    found = np.zeros(steps)
+    layers = 1 if most is None else most + 1
+    many = max(1, min(bands, _AT_ONCE // (min(steps, 3 * bands) * layers)))
+    for start in range(0, steps, many):
+        mine = np.arange(start, min(steps, start + many))
+        low, high = max(0, start - bands), min(steps, start + many + bands)
+        shared = np.zeros((len(mine), high - low))  # row i: what its column shares with each
+        for lag in range(least, bands):
+            common = products(lag)
+            ahead, behind = mine[mine + lag < steps], mine[mine >= lag]
+            shared[ahead - start, ahead + lag - low] = common[ahead]
+            shared[behind - start, behind - lag - low] = common[behind - lag]
+        next_up = np.minimum(after, high) - low
+        next_down = high - 1 - np.maximum(before, low - 1)  # counted from the last one
+        upwards = _best(shared, next_up[low:high], most)
+        downwards = _best(shared[:, ::-1], next_down[low:high][::-1], most)
+        row = np.arange(len(mine))
+        found[mine] = (upwards[:, next_up[mine], row] + downwards[::-1, next_down[mine], row]).max(axis=0)
+    return found
+
+
+def _best(weights: Array, after: Array, most: int | None) -> Array:
+    """(most + 1, steps + 1, m) the largest sums of weights (m, steps), of up to so many steps from each one on, each no earlier
+    than `after` (steps,) says of the one before it; None: (1, steps + 1, m), of any number."""
     rows, steps = weights.shape
-    best = np.zeros((most + 1, steps + 1, rows))
+    best = np.zeros((1 if most is None else most + 1, steps + 1, rows))
+    some, fewer = (slice(None), slice(None)) if most is None else (slice(1, None), slice(-1))
     for step in reversed(range(steps)):
-        after = min(steps, step + least)
-        best[1:, step] = np.maximum(best[1:, step + 1], best[:-1, after] + weights[:, step])
+        best[some, step] = np.maximum(best[some, step + 1], best[fewer, after[step]] + weights[:, step])
     return best
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from dperm import _validate as check
 from dperm.gradient.bounding import Bounding, Clip
@@ -17,6 +17,8 @@ from dperm.gradient.recipes.recipe import recipe
 from dperm.gradient.sampling import CyclicPoisson, Poisson, Sampler, samplings
 from dperm.gradient.update import SGD, Averaged, Update
 from dperm.objectives import PrivacyUnit
+
+_IN_GROUPS = (Poisson, CyclicPoisson)  # of which records take turns in groups where noise is correlated
 
 
 @recipe
@@ -51,9 +53,9 @@ def dp_sgd(
 
     `correlation`: noise that later steps partly take back, over `bands` steps: "banded", the best for this update, "square_root",
     "inverse_square_root", or "buffered", with so many buffers; or a `Strategy`. With Poisson sampling records then take turns in
-    as many groups as there are bands ("cyclic_poisson"); "fixed_order", without amplification, takes any number of bands. Where
-    `bands` is None, they are chosen for the least predicted error at `target`, the (ε, δ) that the noise is calibrated to
-    (`PrivateTrainer` hands it over): one band, which is DP-SGD, where that is best.
+    as many groups as there are bands ("cyclic_poisson"); "fixed_order" and "reshuffled", without amplification, take any number
+    of bands. Where `bands` is None, they are chosen for the least predicted error at `target`, the (ε, δ) that the noise is
+    calibrated to (`PrivateTrainer` hands it over): one band, which is DP-SGD, where that is best.
     """
     if (clipping_norm is None) == (bounding is None):
         raise ValueError("Expected exactly one of clipping_norm and bounding.")
@@ -66,7 +68,7 @@ def dp_sgd(
     if average_from is not None:
         update = Averaged(update, skip=math.floor(check.fraction("average_from", average_from, zero=True) * steps))
     strategy = _strategy(correlation, bands, sampler, update.workload(steps), steps, target)
-    if isinstance(sampler, Poisson | CyclicPoisson):
+    if strategy != Independent() and type(sampler) in _IN_GROUPS:
         groups = strategy.width if isinstance(strategy, BestFor) else bands or strategy.bands(steps)
         sampler = CyclicPoisson.of_share(sampler.share, groups) if groups > 1 else sampler
     steps_per_epoch = max(1, round(1 / sampler.share))
@@ -91,7 +93,7 @@ def _strategy(
     kind = strategies()[check.choice("correlation", correlation, strategies())]
     if kind is Independent:
         return Independent()
-    if bands is None and isinstance(sampler, Poisson | CyclicPoisson):
+    if bands is None and type(sampler) in _IN_GROUPS:
         if target is None:
             raise ValueError(
                 f"Expected bands with correlation={correlation!r}, over how many steps noise is taken back: a rule chooses them "
@@ -105,16 +107,25 @@ def _strategy(
 
 def small_scale(plan: Plan, factor: float) -> Plan:
     """`plan` with batches and noise both `factor` times smaller, and as many steps: each step's noise ÷ batch is the same, and
-    so, nearly, is what a rate or a clipping norm does.
+    so, nearly, is what a rate or a clipping norm does. Records are drawn as in `plan`, in as many groups where they take turns,
+    and noise is correlated as there.
 
     It costs `factor` times fewer gradients and far more ε than `plan`: it is for public or proxy data, or to be charged for what
-    it is. ValueError for a factor below 1, and for noise whose scale is no `noise_multiplier`.
+    it is. ValueError for a factor below 1, for noise whose scale is no `noise_multiplier`, and for samplers without a
+    `sampling_rate`: of smaller batches, an epoch or all records would be other steps than those of `plan`.
     """
     if not check.positive("factor", factor) >= 1:
         raise ValueError(f"Expected a factor of at least 1, got {factor!r}.")
     if not isinstance(plan, Plan) or not hasattr(plan.noise, "noise_multiplier"):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"Expected a plan whose noise has a noise_multiplier, got {plan!r}.")
-    noise: Any = plan.noise
+    if not hasattr(plan.sampler, "sampling_rate"):
+        raise ValueError(
+            f"Expected a plan that draws each record with some probability, got {plan.sampler.words}: in as many steps it has no "
+            "smaller batches."
+        )
+    noise, sampler = cast(Any, plan.noise), cast(Any, plan.sampler)
     return replace(
-        plan, sampler=Poisson(plan.rate / factor), noise=replace(noise, noise_multiplier=noise.noise_multiplier / factor)
+        plan,
+        sampler=replace(sampler, sampling_rate=sampler.sampling_rate / factor),
+        noise=replace(noise, noise_multiplier=noise.noise_multiplier / factor),
     )

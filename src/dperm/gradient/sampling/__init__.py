@@ -12,6 +12,7 @@ from dperm.gradient.sampling.cyclic import CyclicPoisson
 from dperm.gradient.sampling.fixed_order import FixedOrder
 from dperm.gradient.sampling.fixed_size import FixedSize
 from dperm.gradient.sampling.poisson import Poisson, PoissonUpTo
+from dperm.gradient.sampling.reshuffled import Reshuffled
 from dperm.gradient.sampling.rows import PoissonRows
 from dperm.gradient.sampling.sampler import FullBatch, Sampler, samplings
 
@@ -27,6 +28,7 @@ __all__ = [
     "Poisson",
     "PoissonRows",
     "PoissonUpTo",
+    "Reshuffled",
     "Sampler",
     "samplings",
 ]

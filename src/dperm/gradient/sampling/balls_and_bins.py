@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -13,19 +14,23 @@ from dperm import _validate as check
 from dperm.gradient.sampling.sampler import Sampler
 from dperm.objectives import PrivacyUnit
 from dperm.privacy.events import Event, Gaussian, RandomAllocation, SelfComposed
-from dperm.release.draws import Array, Draw, Indices, by_coins
+from dperm.release.draws import Array, Draw, Indices, by_places
 
 
 @dataclass(frozen=True)
 class InEpochs(Sampler, Draw):
-    """Every record joins one of `batches` batches, by a coin of its own, and is seen once in each epoch of as many steps."""
+    """Every record is in one step of each epoch of `batches` steps: in the first epoch in one that is drawn uniformly, by a coin
+    of its own."""
 
     batches: int
 
-    draws_all: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         object.__setattr__(self, "batches", check.integer("batches", self.batches, minimum=2))
+
+    @classmethod
+    def of_batches(cls, batches: int) -> Self:
+        """With this number of them, and all else by its rule."""
+        return cls(batches)
 
     @classmethod
     def for_batches(cls, public_size: int, batch: float, epochs: float, unit: PrivacyUnit) -> tuple[Self, int]:
@@ -33,15 +38,34 @@ class InEpochs(Sampler, Draw):
         if batch > most:
             raise ValueError(f"Expected expected_batch_size of at most {most:g} with {cls.words} sampling, got {batch:g}.")
         batches = round(public_size / batch)
-        return cls(batches), batches * check.integer("epochs", epochs)
+        return cls.of_batches(batches), batches * check.integer("epochs", epochs)
 
     @classmethod
     def largest_batch(cls, public_size: int, unit: PrivacyUnit) -> float:
         return public_size / 1.5  # two steps
 
     @property
+    def share(self) -> float:
+        return 1 / self.batches
+
+    @property
     def period(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.batches
+
+    @abstractmethod
+    def next_places(self, generator: np.random.Generator, places: Indices) -> Indices:
+        """(n,) in which step of an epoch each record is, given its place in the epoch before."""
+
+    def indices(self, generator: np.random.Generator, records: int, steps: int) -> Iterator[Indices]:
+        places = generator.integers(self.batches, size=records)
+        for start in range(0, steps, self.batches):
+            yield from by_places(places, self.batches)[: steps - start]
+            places = self.next_places(generator, places)
+
+    def chances(self, step: int, last: Indices) -> Array:
+        """Those of places that are drawn uniformly in each epoch, whatever they were before."""
+        place = step % self.batches
+        return np.where(last < step - place, 1 / (self.batches - place), 0.0)
 
 
 @dataclass(frozen=True)
@@ -64,12 +88,8 @@ class BallsAndBins(InEpochs):
         epochs = -(-(first + count) // self.batches) - first // self.batches
         return SelfComposed(RandomAllocation(self.batches, step), epochs)
 
-    def chance_of_unseen(self, step: int) -> float:
-        return 1 / (self.batches - step % self.batches)
-
-    def indices(self, generator: np.random.Generator, records: int, steps: int) -> Iterator[Indices]:
-        for start in range(0, steps, self.batches):
-            yield from by_coins(generator, self.batches, records)[: steps - start]
+    def next_places(self, generator: np.random.Generator, places: Indices) -> Indices:
+        return generator.integers(self.batches, size=len(places))
 
     def log_ratio(self, drawn: Array) -> Array:
         total = np.zeros(drawn.shape[1])

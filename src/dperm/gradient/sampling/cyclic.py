@@ -36,7 +36,6 @@ class CyclicPoisson(Sampler, Draw):
     words = "cyclic Poisson"
     correlates = True
     key: ClassVar[str] = "cyclic"
-    keeps_places: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check.fraction("sampling_rate", self.sampling_rate)
@@ -93,11 +92,14 @@ class CyclicPoisson(Sampler, Draw):
             members = groups[step % self.groups]
             yield members[generator.random(len(members)) < self.sampling_rate]
 
-    def chance_of_unseen(self, step: int) -> float:
-        turns = np.arange(self.groups)
-        passed = -(-(step - turns) // self.groups)  # of each group, turns that are over
-        left = (1 - self.sampling_rate) ** np.maximum(passed, 0).astype(np.float64)
-        return float(self.sampling_rate * left[step % self.groups] / left.sum())
+    def chances(self, step: int, last: Indices) -> Array:
+        """Of a record that was drawn before, the rate in turns of its group. Of others the chance that the turn is their group's,
+        given that they were in none of the draws before, times the rate."""
+        turn = step % self.groups
+        passed = np.maximum(-(-(step - np.arange(self.groups)) // self.groups), 0)  # turns of each group that are over
+        left = (1 - self.sampling_rate) ** passed.astype(np.float64)
+        unseen = self.sampling_rate * left[turn] / left.sum()
+        return np.where(last < 0, unseen, np.where(last % self.groups == turn, self.sampling_rate, 0.0))
 
     def takes_part_at_times(self, step: int, number: int, turn: int) -> bool:
         return self.takes_part(step, turn) and step // self.groups % 2 == turn // self.groups % 2

@@ -47,7 +47,7 @@ class Sampler(ABC):
     @property
     def participation(self) -> Participation:
         """In which of the steps that are charged together a record may be: of samplers whose steps' noise may be correlated."""
-        raise ValueError(f"Expected another sampler with correlated noise: nothing is proved of it with {self.words} sampling.")
+        raise self.not_proved()
 
     @abstractmethod
     def event(self, step: Gaussian, first: int, count: int) -> Event:
@@ -56,7 +56,12 @@ class Sampler(ABC):
     def correlated_event(self, step: Gaussian, first: int, count: int) -> Event:
         """The same of steps whose noise is correlated. The noise of `step` is in units of what a record moves all of those
         releases together that see it in the steps of `participation`."""
-        raise ValueError(f"Expected another sampler with correlated noise: nothing is proved of it with {self.words} sampling.")
+        raise self.not_proved()
+
+    def not_proved(self) -> ValueError:
+        """For those who ask for correlated noise where nothing is proved of it."""
+        known = ", ".join(word for word, kind in samplings().items() if kind.correlates)
+        return ValueError(f"Expected sampling={known} or full batches with correlated noise, got {self.words} sampling.")
 
     @classmethod
     def for_batches(cls, public_size: int, batch: float, epochs: float, unit: PrivacyUnit) -> tuple[Sampler, int]:
