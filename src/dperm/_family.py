@@ -34,3 +34,14 @@ def members(base: type[T]) -> list[type[T]]:
         if ours(kind) and not inspect.isabstract(kind) and kind not in classes:
             classes.append(kind)
     return classes
+
+
+def by_word(base: type[T], attribute: str) -> dict[str, type[T]]:
+    """The members of a family by the word that each has as this class attribute, in order; those without one are left out.
+    ValueError where two have the same: one could not be asked for."""
+    named: dict[str, type[T]] = {}
+    for kind in members(base):
+        word = getattr(kind, attribute)
+        if word and named.setdefault(word, kind) is not kind:
+            raise ValueError(f"Expected a word of its own for {kind.__name__}, got {word!r}, that of {named[word].__name__}.")
+    return dict(sorted(named.items()))

@@ -38,13 +38,22 @@ _HALF_TURN = math.pi * 2.0**-64
 # radius·2⁻⁴⁸, and the radius within (2⁻⁵² + 1/k)/radius for the integer k that its 64 digits make.
 _FUNCTIONS = 2.0**-48
 _DIGITS = 2.0**-52
-# The same of the platform's widest numbers, in which the few that doubles leave in doubt are made again. Where these are pairs of
-# doubles, whose functions nobody measured, or no wider than doubles, doubles are used.
-_WIDE: Any = np.longdouble if np.finfo(np.longdouble).nmant in (63, 112) else np.float64
-_SHORTER = 2.0 ** (52 - int(np.finfo(_WIDE).nmant))  # of a unit in their last place, to a double's
-_TURN = 2 * np.arctan2(_WIDE(0.0), _WIDE(-1.0)) * _WIDE(2.0**-64)  # 2π·2⁻⁶⁴
+_ANGLE = 2 * math.pi * 2.0**-64  # what the digits of an angle that are not known may add to it
 _USUAL = 2.0**-43  # the largest such error, but for pairs that are set aside
 _FEW_DIGITS, _SHORT = 2.0**48, 2.0**-8  # those with less k, or with a shorter radius
+# The platform's widest numbers, in which the few that doubles leave in doubt are made again: those of 64 or 113 binary digits. Of
+# pairs of doubles, as some platforms have, nobody measured the functions.
+_WIDEST: Any = np.longdouble if np.finfo(np.longdouble).nmant in (63, 112) else np.float64
+_PI = math.pi, 1.2246467991473532e-16  # as the sum of two doubles
+
+
+def _wide() -> tuple[Any, float]:
+    """The widest numbers that the processor computes with now, for a program may have made them shorter; and a unit in their last
+    place, as a part of a double's."""
+    shorter = 2.0 ** (52 - int(np.finfo(_WIDEST).nmant))
+    if _WIDEST(1.0) + _WIDEST(_DIGITS * shorter) == 1:
+        return np.float64, 1.0
+    return _WIDEST, shorter
 
 
 class NoiseStream:
@@ -386,13 +395,14 @@ class _Block:
         """Those of `normals` at `places` in the platform's widest numbers, and how far each real number may be from it, also
         after it was multiplied: ∞ where that is not known."""
         pairs = places % len(self)
-        shorter = _SHORTER if _WIDE(1.0) + _WIDE(2.0 * _DIGITS * _SHORTER) != 1 else 1.0  # a program may have made them as short
-        numbers = self._words[0, pairs].astype(_WIDE)
+        wide, shorter = _wide()
+        numbers = self._words[0, pairs].astype(wide)
+        turn = (wide(_PI[0]) + wide(_PI[1])) * wide(2.0**-63)
         with np.errstate(divide="ignore", invalid="ignore"):
-            radius = np.sqrt(-2 * np.log(numbers * _WIDE(2.0**-64)))
-            angle = _TURN * self._words[1, pairs].astype(_WIDE)
+            radius = np.sqrt(-2 * np.log(numbers * wide(2.0**-64)))
+            angle = turn * self._words[1, pairs].astype(wide)
             values = radius * np.where(places < len(self), np.cos(angle), np.sin(angle))
-            errors = radius * (2 * _FUNCTIONS * shorter) + (_DIGITS * shorter + 1 / numbers) / radius
+            errors = radius * (2 * _FUNCTIONS * shorter + _ANGLE) + (_DIGITS * shorter + 1 / numbers) / radius
         unknown = ~np.isfinite(errors)  # numbers of 0 and, in doubles, of 1
         return np.where(unknown, 0.0, values), np.where(unknown, np.inf, errors)
 

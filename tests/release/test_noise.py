@@ -40,9 +40,7 @@ def fair(right: int, trials: int) -> bool:
 
 def in_doubles(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a platform whose widest numbers are doubles."""
-    monkeypatch.setattr(_random, "_WIDE", np.float64)
-    monkeypatch.setattr(_random, "_SHORTER", 1.0)
-    monkeypatch.setattr(_random, "_TURN", 2 * math.pi * 2.0**-64)
+    monkeypatch.setattr(_random, "_WIDEST", np.float64)
 
 
 # The sampler
@@ -100,12 +98,24 @@ def test_a_number_in_doubt_is_settled_by_further_digits() -> None:
             assert mine == int(mpmath.nint(real * 2**90))
 
 
-@pytest.mark.parametrize("short", [in_doubles, lambda patch: patch.setattr(_random, "_SHORTER", 2.0**-60)])
+class Shortened(np.longdouble):
+    """The platform's widest numbers, in a program that told the processor to compute as doubles do."""
+
+    def __add__(self, other: Any) -> Any:
+        return np.longdouble(float(self) + float(other))
+
+
+def shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_random, "_WIDEST", Shortened)
+    monkeypatch.setattr(np, "finfo", lambda kind, usual=np.finfo: usual(np.longdouble if kind is Shortened else kind))
+
+
+@pytest.mark.parametrize("short", [in_doubles, shortened])
 def test_whole_numbers_do_not_depend_on_how_wide_the_platform_computes(short: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 2⁴⁰ one in eight is in doubt in doubles. A platform that claims more digits than it has is found out, and is not
-    believed."""
+    """At 2⁴⁰ one in eight is in doubt in doubles. Numbers that a program made shorter are found out, and not used."""
     usual = stream(3).rounded_normal(2.0**40, 3000)
     short(monkeypatch)
+    assert _random._wide()[0] is np.float64
     assert np.array_equal(stream(3).rounded_normal(2.0**40, 3000), usual)
 
 

@@ -27,6 +27,7 @@ from dperm.privacy.events import Composed, Event, Gaussian, Relation
 from dperm.release.grid import Grid
 
 _TRIES = 8  # to find a grid whose rounding is paid for
+_KEPT_DEVIATIONS = 16  # of a release's noise, that what is kept of it is cut beyond
 
 
 class NoisyGradients(Gradients["Plan"]):
@@ -163,7 +164,7 @@ class Plan(Policy):
         """What noise of earlier steps a step takes back."""
         if isinstance(self.correlation, Strategy):
             return self.correlation
-        return self.correlation.at(self.sampler.participation, self.update.workload(self.steps))
+        return self.correlation.at(self.sampler.participation, self.update.workload(self.steps, self.sampler.share))
 
     @property
     def correlated(self) -> bool:
@@ -186,9 +187,13 @@ class Plan(Policy):
             grid = Grid.of(moved, noise_multiplier * moved, size)
             needed = exact + rounded * grid.step
             if grid.sensitivity >= needed:
-                return moved
+                if LARGEST_KEPT * grid.step > _KEPT_DEVIATIONS * noise_multiplier * moved:
+                    return moved
+                break
             moved = needed
-        raise ValueError("Expected less noise or fewer bands: rounding to a grid would be all of a query.")
+        raise ValueError(
+            "Expected less noise or fewer bands: in double precision, hardly anything would be kept of a sum, or of its noise."
+        )
 
     @property
     def expected_batch_size(self) -> float:
@@ -233,6 +238,9 @@ class Plan(Policy):
             raise ValueError(
                 f"Expected max_rows_per_unit={rows}, of which the sampler draws some, got {objective.facts.unit.max_rows}."
             )
+        if self.correlated:
+            each = rows * self.bounding.sensitivity(objective.facts.relation)
+            self.joint_sensitivity(each, self.noise.levels(self.steps)[0][0], objective.facts.dimension)
 
     @property
     def continues(self) -> bool:

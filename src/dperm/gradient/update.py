@@ -35,9 +35,9 @@ class Update(ABC):
         number of the step's gradient: public. None where it is not known."""
         return
 
-    def workload(self, steps: int) -> Workload:
-        """What the gradients' noise does to the parameters in a run of so many steps, where scales that follow the gradients
-        (Adam's) are taken for constant: what a strategy for correlated noise is made for."""
+    def workload(self, steps: int, share: float = 1.0) -> Workload:
+        """What the gradients' noise does to the parameters in a run of so many steps, each of this share of the records, where
+        scales that follow the gradients (Adam's) are taken for constant: what a strategy for correlated noise is made for."""
         return Workload()
 
     @abstractmethod
@@ -69,7 +69,7 @@ class SGD(Update):
     def init(self, theta: Any) -> dict[str, Any]:
         return {"velocity": theta * 0.0}
 
-    def workload(self, steps: int) -> Workload:
+    def workload(self, steps: int, share: float = 1.0) -> Workload:
         return Workload(momentum=self.momentum)
 
     def step(self, theta: Any, gradient: Any, state: dict[str, Any]) -> Any:
@@ -104,7 +104,7 @@ class Adam(Update):
     def init(self, theta: Any) -> dict[str, Any]:
         return {"first": theta * 0.0, "second": theta * 0.0, "steps": 0}
 
-    def workload(self, steps: int) -> Workload:
+    def workload(self, steps: int, share: float = 1.0) -> Workload:
         return Workload(momentum=self.beta1, weight_decay=self.learning_rate * self.weight_decay)
 
     def step(self, theta: Any, gradient: Any, state: dict[str, Any]) -> Any:
@@ -159,7 +159,7 @@ def noise_after(sum: float, deviation: float | None, decay: float) -> float:
     where the standard deviation is not known."""
     if deviation is None:
         raise ValueError("Expected gradients whose noise is known, for an update that subtracts its variance.")
-    return decay * sum + (1 - decay) * deviation**2
+    return decay * sum + (1 - decay) * deviation * deviation
 
 
 def noise_estimated(sum: float, decay: float, steps: int) -> tuple[float, float]:
@@ -221,8 +221,8 @@ class Averaged(Update):
     def told_noise(self, deviation: float | None, state: dict[str, Any]) -> None:
         self.update.told_noise(deviation, state["inner"])
 
-    def workload(self, steps: int) -> Workload:
-        return replace(self.update.workload(steps), of="mean", mean_from=min(self.skip, steps - 1) / steps)
+    def workload(self, steps: int, share: float = 1.0) -> Workload:
+        return replace(self.update.workload(steps, share), of="mean", mean_from=min(self.skip, steps - 1) / steps)
 
     def step(self, theta: Any, gradient: Any, state: dict[str, Any]) -> Any:
         theta = self.update.step(theta, gradient, state["inner"])
@@ -269,9 +269,9 @@ class ExponentialAverage(Update):
     def told_noise(self, deviation: float | None, state: dict[str, Any]) -> None:
         self.update.told_noise(deviation, state["inner"])
 
-    def workload(self, steps: int) -> Workload:
+    def workload(self, steps: int, share: float = 1.0) -> Workload:
         averaged = min(steps, 1 / (1 - self.decay))  # about so many of the last iterates
-        return replace(self.update.workload(steps), of="mean", mean_from=1 - averaged / steps)
+        return replace(self.update.workload(steps, share), of="mean", mean_from=1 - averaged / steps)
 
     def step(self, theta: Any, gradient: Any, state: dict[str, Any]) -> Any:
         theta = self.update.step(theta, gradient, state["inner"])

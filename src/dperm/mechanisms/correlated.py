@@ -40,7 +40,12 @@ class CorrelatedGradient(Gradient):
     def __post_init__(self) -> None:
         super().__post_init__()
         check.choice("sampling", self.sampling, _SAMPLINGS)
-        check.choice("correlation", self.correlation, strategies())
+        kind = strategies()[check.choice("correlation", self.correlation, strategies())]
+        if self.sampling == "poisson" and not kind.banded:
+            raise ValueError(
+                f'Expected sampling="fixed_order" or "reshuffled" with correlation={self.correlation!r}: in groups that take '
+                "turns, noise is taken back over no more steps than there are groups."
+            )
 
     def at(self, facts: PublicFacts, budget: Budget, models: int, noise_multiplier: float) -> Mechanism:
         mine = self._under(facts.relation)
@@ -75,7 +80,8 @@ class CorrelatedGradient(Gradient):
         epsilon = check.positive("epsilon", budget.epsilon)
         plan = gradient_plan(facts, epsilon, budget.delta, sampling=self.sampling, **self._settings())(1.0)
         if self.sampling == "poisson":
-            return best_bands(plan.steps, plan.rate, epsilon, budget.delta, _workload(plan))
+            kind = strategies()[self.correlation]
+            return best_bands(plan.steps, plan.rate, epsilon, budget.delta, _workload(plan), kind)
         return min(strategies()[self.correlation].widest, plan.sampler.participation.separation)
 
     def shaped(self, plan: Policy) -> Policy:
@@ -94,4 +100,4 @@ class CorrelatedGradient(Gradient):
 def _workload(plan: Plan) -> Workload:
     """Noise of all iterates alike, which the loss makes forget what moved them, whatever mean of them is kept: a strategy for the
     mean alone would let single iterates go so far that losses are no parabolas there."""
-    return replace(plan.update.workload(plan.steps), of="all", mean_from=0.0, weight_decay=_FORGOTTEN)
+    return replace(plan.update.workload(plan.steps, plan.sampler.share), of="all", mean_from=0.0, weight_decay=_FORGOTTEN)

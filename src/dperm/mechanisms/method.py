@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm._family import members
+from dperm._family import by_word
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.noisy_size import NoisySize
 from dperm.mechanisms.one_vs_rest import OneVsRest
@@ -154,7 +154,7 @@ def one_for_each(mechanism: Mechanism, models: int) -> Mechanism:
 
 def known_methods() -> dict[str, type[Method]]:
     """dperm's methods by key."""
-    return {kind.key: kind for kind in sorted(members(Method), key=lambda kind: kind.key) if kind.key}
+    return by_word(Method, "key")
 
 
 def method_from_dict(data: dict[str, Any]) -> Method:

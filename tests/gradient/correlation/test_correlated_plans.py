@@ -455,9 +455,12 @@ def test_words_of_a_recipe() -> None:
     for wrong, message in (
         ({"correlation": "banded", "bands": 4, "sampling": "truncated_poisson"}, "with correlated noise, got truncated Poisson"),
         ({"correlation": "banded"}, "bands"),
+        ({"correlation": "banded", "bands": 0}, "bands"),
+        ({"correlation": "none", "bands": -1}, "bands"),
         ({"correlation": "all", "bands": 3}, "correlation"),
         ({"correlation": "banded", "bands": 20}, "less than 0.05 of the records"),
-        ({"correlation": "buffered", "bands": 3}, "at most 3 bands"),
+        ({"correlation": "buffered", "bands": 3}, "fixed_order"),
+        ({"correlation": "inverse_square_root"}, "fixed_order"),
         ({"correlation": "banded", "bands": 3, "sampling": "fixed_size"}, "got fixed size"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import math
+import pickle
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -17,15 +20,30 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from dperm import gradient as linear
-from dperm.gradient import CyclicPoisson, Plan, Poisson
-from dperm.gradient.correlation import Workload
+from dperm.gradient import CyclicPoisson, Plan, Poisson, UnitAtLeast
+from dperm.gradient.correlation import Toeplitz, Workload
 from dperm.gradient.correlation.banded_toeplitz import BandedToeplitz
 from dperm.gradient.recipes import dp_sgd
+from dperm.release.sizing import CountFirst
 from dperm.torch import AdamBC, Callback, PrivateTrainer
 from dperm.torch.training.settings import FitOptions
 from helpers.oracle import cross_entropy
 
 SIZE, EPOCHS, BATCH = 200, 3, 20
+
+
+class Signed(Toeplitz):
+    """A strategy of a stranger's, with coefficients of both signs."""
+
+    size: float
+
+    def __init__(self, size: float = 0.5) -> None:
+        object.__setattr__(self, "size", size)
+
+    def coefficients(self, steps: int) -> Any:
+        return np.array([1.0, self.size, -self.size])
+
+
 STEPS = EPOCHS * SIZE // BATCH
 
 
@@ -105,7 +123,7 @@ class Rates(Callback):
         self.optimizer, self.seen = optimizer, list[float]()
 
     def on_step(self, step: Any) -> None:
-        self.seen.append(self.optimizer.param_groups[0]["lr"])
+        self.seen.append(float(self.optimizer.param_groups[0]["lr"]))
 
 
 @pytest.mark.filterwarnings("ignore:The epoch parameter in")
@@ -124,8 +142,60 @@ def test_a_rehearsed_schedule_is_left_as_it_was() -> None:
     optimizer = sgd([nn.Parameter(torch.zeros(2))])
     scheduler = SCHEDULES["in sequence"][0](optimizer)
     before = copy.deepcopy((optimizer.state_dict(), scheduler.state_dict()["last_epoch"]))
-    assert len(FitOptions(scheduler=scheduler, scheduler_interval="step").learning_rates(20, 0.1)) == 20
+    assert len(FitOptions(scheduler=scheduler, scheduler_interval="step").learning_rates(optimizer, 20, 0.1)) == 20
     assert (optimizer.state_dict(), scheduler.state_dict()["last_epoch"]) == before
+
+
+class Unattached:
+    """A schedule that names its optimiser otherwise, and takes its rates from an iterator."""
+
+    def __init__(self, held: torch.optim.Optimizer) -> None:
+        self.held, self.last_epoch, self.steps = held, 0, itertools.count(1)
+        self.step()
+
+    def step(self) -> None:
+        for group in self.held.param_groups:
+            group["lr"] = 0.1 / next(self.steps)
+
+
+class Locked(Unattached):
+    def __init__(self, held: torch.optim.Optimizer) -> None:
+        self.lock = threading.Lock()
+        super().__init__(held)
+
+
+def with_tensor(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, torch.tensor(0.1), momentum=0.7)
+
+
+def by_iterator(optimizer: Any) -> Any:
+    steps = itertools.count(1)
+    return lr_scheduler.LambdaLR(optimizer, lambda step: 1 / next(steps))
+
+
+@pytest.mark.parametrize(
+    ("make", "schedule"),
+    [
+        (with_tensor, lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.9)),
+        (sgd, by_iterator),
+        (sgd, Unattached),
+        (sgd, Locked),
+    ],
+    ids=["a tensor as rate", "a function that uses up an iterator", "no attribute optimizer", "not to be copied"],
+)
+@pytest.mark.parametrize("size", [SIZE, None], ids=["stated", "released"])
+def test_a_rehearsal_changes_nothing_of_the_run(make: Any, schedule: Any, size: int | None) -> None:
+    seen: list[list[float]] = []
+    for plan in (dp_sgd, BANDED):
+        made = trainer(make, plan, public_size=size, expected_batch_size=BATCH)
+        assert made.optimizer is not None
+        scheduler, rates = schedule(made.optimizer), Rates(made.optimizer)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            made.fit(data(), progress=False, scheduler=scheduler, scheduler_interval="step", callbacks=[rates])
+        assert any("cannot be copied" in str(each.message) for each in told) == (schedule is Locked and plan is BANDED)
+        seen.append(rates.seen[:20])
+    assert seen[0] == pytest.approx(seen[1]) and seen[0][0] == pytest.approx(0.1)
 
 
 def test_a_run_does_not_go_on_with_a_strategy_for_another_optimiser(tmp_path: Path) -> None:
@@ -158,10 +228,53 @@ def test_bands_are_chosen_for_the_epsilon_of_the_run() -> None:
     assert few.certificate.event == plain.certificate.event
 
 
+def test_bands_are_chosen_for_the_optimiser_that_runs() -> None:
+    """Weight decay forgets what a step moved: few bands help then, and 32, which momentum alone would want, harm."""
+    decayed = functools.partial(torch.optim.SGD, lr=1.0, weight_decay=0.05)
+    settings: dict[str, Any] = {"public_size": 20_000, "expected_batch_size": 500, "epochs": 10}
+    bands: list[int] = []
+    for make in (decayed, functools.partial(torch.optim.SGD, lr=1.0, momentum=0.9)):
+        made = trainer(make, functools.partial(dp_sgd, correlation="banded"), **settings)
+        facts = made.planned().public_facts
+        bands.append(int(str(facts["sampler"]).partition("groups=")[2].rstrip(")")))
+    assert 1 < bands[0] < bands[1] / 2
+
+
 def test_bands_are_chosen_for_a_number_of_records_that_is_released(recwarn: Any) -> None:
     made = trainer(sgd, functools.partial(dp_sgd, correlation="banded"), epsilon=8.0, public_size=None)
     assert fitted(made).strategy.kept(STEPS) > 0
     assert made.certificate is not None and made.certificate.epsilon is not None and made.certificate.epsilon <= 8
+
+
+@pytest.mark.parametrize(
+    "plan", [BANDED, functools.partial(dp_sgd, sampling="fixed_order"), functools.partial(dp_sgd, sampling="balls_and_bins")]
+)
+def test_no_released_number_of_records_is_too_small_for_a_plan(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was charged runs, whatever number came out."""
+    monkeypatch.setattr(CountFirst, "release", lambda self, channel, records: 1)
+    made = trainer(functools.partial(torch.optim.SGD, lr=0.1), plan, public_size=None, expected_batch_size=60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ran = fitted(made)
+    assert ran.public_size is not None and 60 < ran.public_size < 300
+
+
+@pytest.mark.parametrize("size", [SIZE, None], ids=["stated", "released"])
+@pytest.mark.parametrize(
+    ("make", "plan", "folder", "message"),
+    [
+        (AdamBC, functools.partial(dp_sgd, post=UnitAtLeast()), False, "subtracts its variance"),
+        (sgd, functools.partial(dp_sgd, correlation=Signed(), sampling="fixed_order"), True, "no checkpoint folder"),
+        (sgd, functools.partial(dp_sgd, correlation=Signed(1e12), sampling="fixed_order"), False, "less noise or fewer bands"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_it_is_charged(
+    make: Any, plan: Any, folder: bool, message: str, size: int | None, tmp_path: Path
+) -> None:
+    made = trainer(make, plan, public_size=size, checkpoint=tmp_path if folder else None)
+    with pytest.raises(ValueError, match=message):
+        made.fit(data(), progress=False)
+    assert made.certificate is None or made.plan is None
 
 
 def test_bands_must_be_stated_where_the_noise_is() -> None:
@@ -212,6 +325,20 @@ def test_networks_and_linear_models_move_alike() -> None:
         update.told_noise(0.7, state)
         theta = update.step(theta, gradient, state)
     assert np.allclose(theta, found.numpy(), rtol=1e-12)
+
+
+def test_copies_of_an_optimiser_must_be_told_too() -> None:
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = AdamBC([parameter])
+    optimizer.noise_deviation = 0.5
+    parameter.grad = torch.ones(3)
+    for copied in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        with pytest.raises(ValueError, match="noise is known"):
+            copied.step()
+    optimizer.noise_deviation = None
+    with pytest.raises(ValueError, match="noise is known"):
+        optimizer.step()
+    assert not optimizer.state  # nothing moved, and nothing was counted
 
 
 def test_a_step_before_which_no_noise_was_told_is_refused() -> None:

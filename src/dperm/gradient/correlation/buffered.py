@@ -32,6 +32,7 @@ class Buffered(Toeplitz):
     paper = "McMahan, Xu, Zhang 2024 (buffered linear Toeplitz)"
     word = "buffered"
     widest = 3
+    banded = False
 
     @classmethod
     def for_run(cls, width: int, participation: Participation, workload: Workload) -> Buffered:

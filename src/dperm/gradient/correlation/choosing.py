@@ -13,7 +13,7 @@ from dperm.gradient.correlation.buffered import Buffered
 from dperm.gradient.correlation.inverse_square_root import InverseSquareRoot
 from dperm.gradient.correlation.participation import Once, Participation, Periodic
 from dperm.gradient.correlation.square_root import BandedSquareRoot
-from dperm.gradient.correlation.strategy import Strategy, predicted_error
+from dperm.gradient.correlation.strategy import Independent, Strategy, predicted_error
 from dperm.gradient.correlation.workload import Workload
 from dperm.privacy.accountants.calibration import calibrate
 from dperm.privacy.events import CyclicSampled, Event, Gaussian, PoissonSampled, SelfComposed
@@ -23,32 +23,35 @@ _WORTH = 0.98  # of the error without correlation: what is gained by less is not
 
 
 @functools.lru_cache(maxsize=256)
-def best_bands(steps: int, share: float, epsilon: float, delta: float, workload: Workload) -> int:
-    """The number of bands, 1 among them, with the least predicted error at (ε, δ), where records take turns in as many groups.
+def best_bands(
+    steps: int, share: float, epsilon: float, delta: float, workload: Workload, kind: type[Strategy] = BandedToeplitz
+) -> int:
+    """The number of bands of strategies of this `kind`, 1 among them, with the least predicted error at (ε, δ), where records
+    take turns in as many groups.
 
     More bands leave less of the noise in the model, and are paid for by larger samples of smaller groups, which amplify less:
     a few for small ε, many for large ε. `share` is that of all records in an expected batch; groups are larger than a batch.
     Candidates are the powers of two, and what lies between the best two.
     """
     check.fraction("share", share, one=True)
-    errors = {1: _error(1, steps, share, epsilon, delta, workload)}
+    errors = {1: _error(kind, 1, steps, share, epsilon, delta, workload)}
     bands = 2
     while bands * share < 1 and bands <= min(steps, _MOST):
-        errors[bands] = _error(bands, steps, share, epsilon, delta, workload)
+        errors[bands] = _error(kind, bands, steps, share, epsilon, delta, workload)
         if errors[bands] > 1.2 * min(errors.values()):
             break  # it only gets worse
         bands *= 2
     best = min(errors, key=errors.__getitem__)
-    for middle in (best * 3 // 4, best * 3 // 2):
+    for middle in (best * 3 // 4, max(3, best * 3 // 2)):
         if middle not in errors and 1 < middle <= steps and middle * share < 1:
-            errors[middle] = _error(middle, steps, share, epsilon, delta, workload)
+            errors[middle] = _error(kind, middle, steps, share, epsilon, delta, workload)
     best = min(errors, key=errors.__getitem__)
     return best if errors[best] < _WORTH * errors[1] else 1
 
 
-def _error(bands: int, steps: int, share: float, epsilon: float, delta: float, workload: Workload) -> float:
+def _error(kind: type[Strategy], bands: int, steps: int, share: float, epsilon: float, delta: float, workload: Workload) -> float:
     """The predicted error with the least noise that keeps (ε, δ)."""
-    strategy = BandedToeplitz(bands, workload)
+    strategy = kind.for_run(bands, Once(bands), workload) if bands > 1 else Independent()
     noise = calibrate(
         lambda noise: _in_groups(noise, bands, steps, share), epsilon, delta, draft=True
     )  # no charge follows from it

@@ -23,6 +23,7 @@ class InverseSquareRoot(SquareRoot):
     paper = "Kalinin, McMahan, Upadhyay, Lampert 2025 (banded inverse square root)"
     word = "inverse_square_root"
     widest = 16
+    banded = False
 
     def coefficients(self, steps: int) -> Array:
         made: Any = lfilter([1.0], self.inverse(steps), np.eye(1, steps)[0])

@@ -25,7 +25,7 @@ class SquareRoot(Toeplitz):
 
     @classmethod
     def for_run(cls, width: int, participation: Participation, workload: Workload) -> Self:
-        return cls(width, workload.momentum, 1 - workload.weight_decay)
+        return cls(width, workload.momentum, workload.decay)
 
     def __post_init__(self) -> None:
         check.integer("width", self.width)

@@ -14,7 +14,7 @@ from array_api_compat import array_namespace, device
 from scipy.signal import lfilter
 
 from dperm import _validate as check
-from dperm._family import members
+from dperm._family import by_word
 from dperm._types import Array
 from dperm.gradient.correlation.participation import Participation, squared_sensitivity
 from dperm.gradient.correlation.workload import Workload
@@ -118,8 +118,11 @@ class Strategy(ABC):
     word: ClassVar[str] = ""
     #: where it is published
     paper: ClassVar[str] = ""
-    #: the most bands, or buffers, that a rule chooses, where they cost nothing but memory: more gain next to nothing
+    #: the most bands, or buffers, that a rule chooses, where they cost nothing but memory: more gain next to nothing. At least 2,
+    #: for 1 stands for no correlation
     widest: ClassVar[int] = 64
+    #: whether C has no more bands than the width says, so that records may take turns in as many groups
+    banded: ClassVar[bool] = True
     #: whether it treats every number of a sum by itself
     coordinatewise = True
 
@@ -306,4 +309,4 @@ def predicted_error(strategy: Strategy, participation: Participation, workload: 
 
 def strategies() -> dict[str, type[Strategy]]:
     """dperm's strategies by the word for each in `correlation=`."""
-    return {kind.word: kind for kind in sorted(members(Strategy), key=lambda kind: kind.word) if kind.word}
+    return by_word(Strategy, "word")

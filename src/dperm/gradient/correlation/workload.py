@@ -58,6 +58,12 @@ class Workload:
     def _digest(self) -> str:
         return hashlib.sha256(np.array(self.learning_rates).tobytes()).hexdigest()[:16]
 
+    @property
+    def decay(self) -> float:
+        """What a step leaves of the parameters, at the mean learning rate; at least a little."""
+        rate = float(np.mean(self.learning_rates)) if self.learning_rates else 1.0
+        return max(1 - rate * self.weight_decay, 1e-3)
+
     def functionals(self, steps: int) -> list[tuple[Array, Array]]:
         """What is to be small: Σ over these pairs (a, w) of Σ_j w_j·m_j², where m is C⁻¹ applied to a, for a Toeplitz strategy C.
 
@@ -69,7 +75,7 @@ class Workload:
         if self.of == "last":
             return [(self._backwards(rates, kept=steps - 1), np.ones(steps))]
         if self.of == "mean":
-            return [(self._backwards(rates, kept=min(steps - 1, int(self.mean_from * steps))), np.ones(steps))]
+            return [(self._backwards(rates, kept=min(steps - 1, round(self.mean_from * steps))), np.ones(steps))]
         if len(set(rates.tolist())) == 1:  # a later iterate has one gradient more, and the same part in the others
             return [(self._backwards(rates, kept=steps - 1), np.arange(steps, 0, -1) / steps)]
         ends = np.unique(np.linspace(1, steps, min(steps, _ITERATES)).round().astype(int))

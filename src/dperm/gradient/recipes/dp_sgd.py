@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from dperm import _validate as check
 from dperm.gradient.bounding import Bounding, Clip
-from dperm.gradient.correlation import BestFor, Independent, Strategy, Workload, strategies
+from dperm.gradient.correlation import BestFor, Independent, Strategy, strategies
 from dperm.gradient.correlation.choosing import best_bands
 from dperm.gradient.plan import Constant, ExponentialDecay, Plan
 from dperm.gradient.post_processing import Identity, Post
@@ -67,10 +67,10 @@ def dp_sgd(
     update = update or SGD(1.0, momentum=0.9)
     if average_from is not None:
         update = Averaged(update, skip=math.floor(check.fraction("average_from", average_from, zero=True) * steps))
-    strategy = _strategy(correlation, bands, sampler, update.workload(steps), steps, target)
+    strategy = _strategy(correlation, bands, sampler, update, steps, target)
     if strategy != Independent() and type(sampler) in _IN_GROUPS:
         groups = strategy.width if isinstance(strategy, BestFor) else bands or strategy.bands(steps)
-        sampler = CyclicPoisson.of_share(sampler.share, groups) if groups > 1 else sampler
+        sampler = CyclicPoisson.of_share(sampler.share, groups)
     steps_per_epoch = max(1, round(1 / sampler.share))
     noise = ExponentialDecay(noise_multiplier, decay, steps_per_epoch) if decay else Constant(noise_multiplier)
     bounding = bounding or Clip(clipping_norm or 0.0)
@@ -81,28 +81,34 @@ def _strategy(
     correlation: str | Strategy,
     bands: int | None,
     sampler: Sampler,
-    workload: Workload,
+    update: Update,
     steps: int,
     target: tuple[float, float] | None,
 ) -> Strategy | BestFor:
     """The strategy that is given, or that of this word."""
-    if bands == 1:
-        return Independent()
+    if bands is not None:
+        check.integer("bands", bands)
     if isinstance(correlation, Strategy):
-        return correlation
+        return correlation if correlation.kept(steps) else Independent()
     kind = strategies()[check.choice("correlation", correlation, strategies())]
     if kind is Independent:
         return Independent()
-    if bands is None and type(sampler) in _IN_GROUPS:
+    in_groups = type(sampler) in _IN_GROUPS
+    if in_groups and not kind.banded:
+        raise ValueError(
+            f'Expected sampling="fixed_order" or "reshuffled" with correlation={correlation!r}: in groups that take turns, noise '
+            "is taken back over no more steps than there are groups."
+        )
+    if bands is None and in_groups:
         if target is None:
             raise ValueError(
                 f"Expected bands with correlation={correlation!r}, over how many steps noise is taken back: a rule chooses them "
                 "only for the epsilon of this run alone."
             )
-        bands = best_bands(steps, sampler.share, *target, workload)
+        bands = best_bands(steps, sampler.share, *target, update.workload(steps, sampler.share), kind)
     elif bands is None:
         bands = min(kind.widest, sampler.participation.separation)
-    return BestFor(correlation, check.integer("bands", bands)) if bands > 1 else Independent()
+    return BestFor(correlation, bands) if bands > 1 else Independent()
 
 
 def small_scale(plan: Plan, factor: float) -> Plan:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from dperm._family import members, ours
+from dperm._family import by_word, ours
 from dperm.gradient.correlation import Participation, Periodic
 from dperm.objectives import PrivacyUnit
 from dperm.privacy.events import BoundedSquaresGaussian, Event, Gaussian, SelfComposed
@@ -138,4 +138,4 @@ class FullBatch(Sampler):
 
 def samplings() -> dict[str, type[Sampler]]:
     """dperm's samplers by the word for each in `sampling=`."""
-    return {kind.sampling: kind for kind in sorted(members(Sampler), key=lambda kind: kind.sampling) if kind.sampling}
+    return by_word(Sampler, "sampling")

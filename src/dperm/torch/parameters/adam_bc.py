@@ -27,6 +27,9 @@ class AdamBC(torch.optim.Optimizer):
     Raises ValueError at a step before which the noise was not told.
     """
 
+    #: the standard deviation of the noise in each number of the gradients of the next step
+    noise_deviation: float | None = None
+
     def __init__(
         self,
         params: Iterable[Tensor] | Iterable[dict[str, Any]],
@@ -43,13 +46,12 @@ class AdamBC(torch.optim.Optimizer):
         check.non_negative("weight_decay", weight_decay)
         check.positive("floor", floor)
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "floor": floor})
-        #: the standard deviation of the noise in each number of the gradients of the next step
-        self.noise_deviation: float | None = None
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         if closure is not None:
             raise ValueError("Expected no closure: to evaluate the loss again costs privacy.")
+        noise_after(0.0, self.noise_deviation, 0.0)  # what is not known is refused before anything moves
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:

@@ -25,8 +25,9 @@ class TorchOptimizer(Update):
 
     optimizer: torch.optim.Optimizer
     flat: FlatParameters
-    #: (steps) → the learning rate of each step, in any unit; None: the optimiser's own throughout
-    rates: Callable[[int], tuple[float, ...]] | None = None
+    #: (steps, share of the records in each) → the learning rate of each step, in any unit; None, or none of them: the optimiser's
+    #: own throughout
+    rates: Callable[[int, float], tuple[float, ...]] | None = None
 
     coordinatewise = True  # an optimiser sees whole parameters, wherever their numbers are
 
@@ -54,11 +55,11 @@ class TorchOptimizer(Update):
         if isinstance(self.optimizer, AdamBC):
             self.optimizer.noise_deviation = deviation
 
-    def workload(self, steps: int) -> Workload:
+    def workload(self, steps: int, share: float = 1.0) -> Workload:
         """That of the first group of parameters: SGD's momentum, or Adam's first moment."""
         group = self.optimizer.param_groups[0]
         momentum, decay = float(group.get("momentum") or group.get("betas", (0.0,))[0]), float(group.get("weight_decay", 0.0))
-        if self.rates is None or len(set(rates := self.rates(steps))) == 1:
+        if self.rates is None or len(set(rates := self.rates(steps, share))) <= 1:
             return Workload(momentum, float(group["lr"]) * decay)
         return Workload(momentum, decay, rates)
 

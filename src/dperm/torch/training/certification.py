@@ -53,7 +53,7 @@ class Certification:
 
     def like(self, plan: Policy | None) -> Policy:
         """The plan, or one that differs from it in numbers alone."""
-        return plan or self.spec.planner.at(1.0, NOMINAL_SIZES[0])
+        return plan or self.spec.with_update(self.spec.planner.at(1.0, NOMINAL_SIZES[0]))
 
     def _assumptions(self, like: Policy) -> list[Assumption]:
         objective = self.spec.objective

@@ -152,11 +152,12 @@ class Charging:
         def profiled(epsilon: float) -> CountFirst:
             return CountFirst.profiled(epsilon, budget.delta, relation, runs, earlier=earlier)
 
+        least = self._planner.least_size()
         epsilon = budget.epsilon_for(lambda e: profiled(e).charged)
         assert epsilon is not None
         first = self.ranks.first(lambda: profiled(epsilon))
         self._charge(channel, first.charged, None, records)
-        size = first.release(channel, records)
+        size = max(first.release(channel, records), least)  # the charge is made
         self._noise = noise = self.ranks.first(lambda: first.noise_below(functools.partial(run, size)))
         plan = self._fitted(self._planner.at(noise, size), size)
         first.admit(channel, plan.event(relation))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from dperm.gradient import Policy, Update
 from dperm.gradient.recipes import dp_sgd
 from dperm.gradient.recipes.recipe import kind_of
 from dperm.privacy import Composed, Event, Relation, Risk, calibrate
+from dperm.release.sizing import NOMINAL_SIZES
 
 _EPOCHS, _BATCH, _CLIPPING_NORM = 20.0, 256.0, 1.0
 
@@ -78,7 +79,8 @@ class Planner:
         self.fixed: Policy | None = None
         self.adaptive = self.binds_update = False
         self._recipe: Recipe = dp_sgd
-        self._make: MakePlan
+        self._update: Update | None = None
+        self._make: Callable[[float, int, Update | None], Policy]
         if isinstance(plan, Policy):
             self._take_fixed(plan)
             return
@@ -98,7 +100,7 @@ class Planner:
         self._refuse_settings()
         self.fixed, self.adaptive = plan, plan.budgeted is not None
         self.stated_size = self.stated_size or plan.public_size
-        self._make = lambda noise, size: plan
+        self._make = lambda noise, size, update: plan
 
     def _take_function(self, plan: MakePlan) -> None:
         self._refuse_settings()
@@ -109,7 +111,7 @@ class Planner:
                 f"Expected a function (noise_multiplier, public_size) → Plan: {error}. A function of keywords is marked by "
                 "dperm.gradient.recipes.recipe."
             ) from None
-        self._make = functools.partial(_planned, plan)
+        self._make = lambda noise, size, update: _planned(plan, noise, size)
 
     def _take_recipe(self, stated: Recipe | None) -> None:
         recipe = self._recipe = stated or dp_sgd
@@ -124,12 +126,12 @@ class Planner:
         if self.adaptive and self.budget.noise_multiplier is not None:
             raise ValueError("Expected epsilon, not noise_multiplier: this recipe chooses its noise on the way, within a budget.")
 
-        def made(noise: float, size: int) -> Policy:
+        def made(noise: float, size: int, update: Update | None) -> Policy:
             target = None if self.budget.target is None else (self.budget.target, self.budget.delta)
             handed = kind.handed(noise_multiplier=noise, public_size=size, target=target)
-            return recipe(**handed, **settings(size))
+            return recipe(**(handed | settings(size) | _update_for(recipe, update)))
 
-        self._make = functools.partial(_planned, made)
+        self._make = lambda noise, size, update: _planned(lambda noise, size: made(noise, size, update), noise, size)
 
     def _refuse_settings(self) -> None:
         if self._settings:
@@ -143,6 +145,12 @@ class Planner:
             advice = " Earlier releases go to spent=[certificate]." if "earlier" in twice else ""
             raise ValueError(f"Expected {', '.join(twice)} beside the recipe, not bound in it: the trainer sets them.{advice}")
 
+    def for_update(self, update: Update | None) -> Planner:
+        """The same, for this update in the place of a recipe's own."""
+        other = copy.copy(self)
+        other._update = update
+        return other
+
     def noise_within(self, size: int, relation: Relation) -> float | None:
         """The noise multiplier of the plan for this size within the budget. An adaptive plan has none."""
         if self.adaptive:
@@ -153,10 +161,25 @@ class Planner:
 
     def at(self, noise: float, size: int) -> Policy:
         """The plan for this size with this noise multiplier."""
-        return self._make(noise, size)
+        return self._make(noise, size, self._update)
+
+    def least_size(self) -> int:
+        """The least number of records that a plan can be made for, up to the largest nominal one: one that was released may be
+        any. ValueError where there is none for that."""
+        few, enough = 0, NOMINAL_SIZES[-1]
+        self.at(1.0, enough)
+        size = 1  # which is mostly enough
+        while enough - few > 1:
+            try:
+                self.at(1.0, size)
+                enough = size
+            except ValueError:
+                few = size
+            size = (few + enough) // 2
+        return enough
 
     def _event(self, noise: float, size: int, relation: Relation) -> Event:
-        return Composed((*self.budget.earlier, self._make(noise, size).event(relation)))
+        return Composed((*self.budget.earlier, self.at(noise, size).event(relation)))
 
     def within_budget(self, size: int | None, relation: Relation) -> Policy:
         """An adaptive plan for the whole budget, also for a size that it releases itself."""
@@ -176,8 +199,16 @@ class Planner:
     def again(self, noise: float | None, size: int, relation: Relation) -> Policy:
         """The plan of an interrupted run, whose size the caller states or the run released."""
         if not self.adaptive:
-            return self._make(noise or 0.0, size)
+            return self.at(noise or 0.0, size)
         return self.within_budget(None if self.stated_size is None else size, relation).with_released_size(size)
+
+
+def _update_for(recipe: Recipe, update: Update | None) -> dict[str, Any]:
+    """The update as a keyword of a recipe that takes one: within an average that is bound in it."""
+    if update is None or "update" not in inspect.signature(recipe).parameters:
+        return {}
+    bound = getattr(recipe, "keywords", {}).get("update")
+    return {"update": update if bound is None else bound.around(update)}
 
 
 def _usual(size: int) -> dict[str, Any]:

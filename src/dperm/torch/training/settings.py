@@ -6,8 +6,9 @@ import copy
 import functools
 import hashlib
 import math
+import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -102,12 +103,20 @@ class FitOptions:
         if end is None or self.scheduler.last_epoch < end:
             self.scheduler.step()
 
-    def learning_rates(self, total: int, rate: float) -> tuple[float, ...]:
-        """That of the optimiser's first group in each step of a run, as the schedule will have it."""
-        stand_in = torch.optim.SGD(
-            [{**group, "params": [torch.zeros(())]} for group in self.scheduler.optimizer.param_groups], lr=0.0
-        )
-        rehearsed = replace(self, scheduler=copy.deepcopy(self.scheduler, {id(self.scheduler.optimizer): stand_in}))
+    def learning_rates(self, optimizer: torch.optim.Optimizer, total: int, rate: float) -> tuple[float, ...]:
+        """That of the optimiser's first group in each step of a run, by a copy of the schedule and of what its functions hold.
+        Empty, with a warning, where it cannot be copied."""
+        groups = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+        stand_in = torch.optim.SGD([{**copy.deepcopy(group), "params": [torch.zeros(())]} for group in groups], lr=0.0)
+        try:
+            rehearsed = replace(self, scheduler=_copied(self.scheduler, {id(optimizer): stand_in}))
+        except (TypeError, ValueError, NotImplementedError, RuntimeError) as error:
+            warnings.warn(
+                f"The schedule cannot be copied ({error}), so that the strategy for correlated noise is made for a learning rate "
+                "that stays.",
+                stacklevel=2,
+            )
+            return ()
         rates: list[float] = []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a rehearsal moves no parameters, which torch warns of
@@ -115,6 +124,28 @@ class FitOptions:
                 rates.append(float(stand_in.param_groups[0]["lr"]))
                 rehearsed.step_scheduler(step, total, rate)
         return tuple(rates)
+
+
+def _copied(value: Any, known: dict[int, Any]) -> Any:
+    """A deep copy, also of what functions hold in closures, which `copy.deepcopy` shares. `known` has copies by identity."""
+    for function in _functions(value):
+        cells = tuple(types.CellType(_copied(cell.cell_contents, known)) for cell in function.__closure__ or ())
+        again = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
+        again.__kwdefaults__ = function.__kwdefaults__
+        known[id(function)] = again
+    return copy.deepcopy(value, known)
+
+
+def _functions(value: Any) -> Iterator[types.FunctionType]:
+    """The plain functions in an object, its attributes, and lists and tuples of them."""
+    if isinstance(value, types.FunctionType):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in cast(Any, value):
+            yield from _functions(part)
+    elif hasattr(value, "__dict__") and not isinstance(value, type | torch.optim.Optimizer | types.ModuleType):
+        for part in vars(value).values():
+            yield from _functions(part) if isinstance(part, list | tuple | types.FunctionType) else ()
 
 
 def ends_epoch(step: int, total: int, rate: float) -> bool:
@@ -137,7 +168,7 @@ class TrainingSpec:
             raise ValueError("Expected the optimizer or the recipe's update, not both: the optimizer would be what runs.")
         if optimizer is not None:
             self.objective.flat.check()
-            TorchOptimizer(optimizer, self.objective.flat)  # refused here rather than at the first step
+            object.__setattr__(self, "planner", self.planner.for_update(self.optimiser))
         if scheduler is not None and optimizer is None:
             raise ValueError("Expected an optimizer where a scheduler is given.")
         if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
@@ -145,13 +176,21 @@ class TrainingSpec:
         if self.options.checkpoint_every is not None and self.settings.checkpoint is None:
             raise ValueError("Expected a checkpoint folder where checkpoint_every is given.")
 
+    @functools.cached_property
+    def optimiser(self) -> TorchOptimizer | None:
+        """The caller's, as an update. ValueError where it cannot be one."""
+        optimizer, options = self.settings.optimizer, self.options
+        if optimizer is None:
+            return None
+        # remembered, for plans are made often, and later the schedule is no longer at its beginning
+        rates = None if options.scheduler is None else functools.cache(functools.partial(options.learning_rates, optimizer))
+        return TorchOptimizer(optimizer, self.objective.flat, rates)
+
     def with_update(self, plan: Policy) -> Policy:
         """The plan with the update that runs: the torch optimiser where there is one, averaged where asked for."""
         update = plan.update
-        if self.settings.optimizer is not None:
-            scheduled = self.options.scheduler is not None
-            rates = functools.partial(self.options.learning_rates, rate=plan.rate) if scheduled else None
-            update = update.around(TorchOptimizer(self.settings.optimizer, self.objective.flat, rates))
+        if self.optimiser is not None:
+            update = update.around(self.optimiser)
         if self.options.ema_decay is not None:
             update = ExponentialAverage(update, self.options.ema_decay)
         return plan if update is plan.update else replace(cast(Any, plan), update=update)
