@@ -130,7 +130,7 @@ class Cells:
         return self.known[name]
 
 
-def compared(name: str, pairs: int, cells: Cells) -> list[str]:
+def compared(name: str, pairs: int, epsilons: list[float], cells: Cells) -> list[str]:
     """Rows of a table: a setting at each ε."""
     setting, lines = SETTINGS[name], list[str]()
 
@@ -145,7 +145,7 @@ def compared(name: str, pairs: int, cells: Cells) -> list[str]:
         label = f"{name}, {epsilon:g}, {method}, pair {seed}"
         return cells.get(label, lambda: accuracy(setting, method, epsilon, rate, seed, *setting.parts))
 
-    for epsilon in reversed(EPSILONS):
+    for epsilon in sorted(epsilons, reverse=True):
         rates = {method: max(setting.rates, key=functools.partial(held_out, epsilon, method)) for method in METHODS}
         found = {method: [paired(epsilon, method, rate, seed) for seed in range(pairs)] for method, rate in rates.items()}
         scores = {method: np.array([each["accuracy"] for each in runs]) for method, runs in found.items()}
@@ -165,9 +165,10 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--only", choices=sorted(SETTINGS), nargs="*", default=sorted(SETTINGS))
     options.add_argument("--pairs", type=int, default=3)
+    options.add_argument("--epsilons", type=float, nargs="*", default=EPSILONS)
     asked = options.parse_args()
     cells = Cells(RESULTS / "correlated_images.json")
-    rows = [row for name in asked.only for row in compared(name, asked.pairs, cells)]
+    rows = [row for name in asked.only for row in compared(name, asked.pairs, asked.epsilons, cells)]
     described = [f"- {name}: {SETTINGS[name].said}" for name in asked.only]
     text = [
         "# Correlated noise beside DP-SGD on images", "", f"`python benchmarks/correlated_images.py --pairs {asked.pairs}`", "",
