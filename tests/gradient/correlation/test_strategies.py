@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from dperm._family import members
 from dperm._types import Array
 from dperm.gradient.correlation import (
+    LARGEST_KEPT,
     Apart,
     Independent,
     Once,
@@ -26,15 +28,25 @@ from dperm.gradient.correlation.buffered import Buffered
 from dperm.gradient.correlation.given_matrix import GivenMatrix
 from dperm.gradient.correlation.inverse_square_root import InverseSquareRoot
 from dperm.gradient.correlation.square_root import BandedSquareRoot
+from helpers.policies import all_policies, example
 
-STEPS = 12
-_RNG = np.random.default_rng(0)
-_SIGNED = np.tril(_RNG.normal(size=(STEPS, STEPS)), -1) * (np.subtract.outer(np.arange(STEPS), np.arange(STEPS)) < 4) + np.eye(
-    STEPS
-)
+STEPS, LONG = 12, 40
+_LAGS = np.subtract.outer(np.arange(LONG), np.arange(LONG))
+_SIGNED = np.tril(np.random.default_rng(0).normal(size=(LONG, LONG)), -1) * (_LAGS < 4) + np.eye(LONG)
 
-#: one of each, and some that differ
-EXAMPLES: list[Strategy] = [
+
+class Other(Toeplitz):
+    """Coefficients of a test's."""
+
+    def __init__(self, values: tuple[float, ...]) -> None:
+        object.__setattr__(self, "values", values)
+
+    def coefficients(self, steps: int) -> Array:
+        return np.array(vars(self)["values"])
+
+
+#: some that differ
+_CHOSEN: list[Strategy] = [
     Independent(),
     BandedToeplitz(4),
     BandedToeplitz(40),
@@ -43,58 +55,115 @@ EXAMPLES: list[Strategy] = [
     InverseSquareRoot(3),
     InverseSquareRoot(4, momentum=0.9),
     Buffered(2, 3),
+    Other((1.0, 0.5, -0.7, 0.1)),
     GivenMatrix.of(_SIGNED),
 ]
+all_policies()  # imports every module
+#: and one of each kind that is not among them
+EXAMPLES = [*_CHOSEN, *(example(kind) for kind in members(Strategy) if kind not in set(map(type, _CHOSEN)))]
 WORKLOADS = [
     Workload(),
     Workload(of="all"),
-    Workload(momentum=0.9, of="mean", mean_from=0.4),
+    Workload(momentum=0.9, of="mean", mean_from=0.5),
     Workload(0.5, 0.1, tuple(np.linspace(1.0, 0.1, STEPS).tolist())),
-    Workload(0.5, 0.1, tuple(np.linspace(1.0, 0.1, STEPS).tolist()), of="mean", mean_from=0.3),
+    Workload(0.5, 0.1, tuple(np.linspace(1.0, 0.1, STEPS).tolist()), of="mean", mean_from=0.25),
     Workload(0.3, 0.1, (0.7,) * STEPS, of="all"),
 ]
 
 
-def test_every_strategy_is_here() -> None:
-    assert {type(each) for each in EXAMPLES} == set(members(Strategy)), "a strategy without an example: add one to EXAMPLES"
-
-
+@pytest.mark.parametrize("steps", [STEPS, LONG])
 @pytest.mark.parametrize("strategy", EXAMPLES, ids=repr)
-def test_a_strategy_is_its_matrix(strategy: Strategy) -> None:
-    matrix = strategy.matrix(STEPS)
+def test_a_strategy_is_its_matrix(strategy: Strategy, steps: int) -> None:
+    matrix = strategy.matrix(steps)
     assert np.all(np.triu(matrix, 1) == 0) and np.all(np.diag(matrix) == 1)
-    lags = np.subtract.outer(np.arange(STEPS), np.arange(STEPS))
-    assert strategy.bands(STEPS) == lags[matrix != 0].max() + 1
+    lags = np.subtract.outer(np.arange(steps), np.arange(steps))
+    assert strategy.bands(steps) == lags[matrix != 0].max() + 1
     gram = np.abs(matrix).T @ np.abs(matrix)  # noise that is cut leaves entries of both signs that do not cancel
-    for lag in range(STEPS):
-        told = strategy.products(STEPS, lag)
+    for lag in range(steps):
+        told = strategy.products(steps, lag)
         assert told == pytest.approx(np.diagonal(gram, lag), rel=1e-10, abs=1e-12)
     for participation in (Once(), Periodic(3), Apart(4, 2)):
-        charged = strategy.squared_sensitivity(participation, STEPS)
-        assert charged == pytest.approx(GivenMatrix.of(matrix).squared_sensitivity(participation, STEPS), rel=1e-9)
+        charged = strategy.squared_sensitivity(participation, steps)
+        assert charged == pytest.approx(GivenMatrix.of(matrix).squared_sensitivity(participation, steps), rel=1e-9)
+    assert strategy.deviations(steps) == pytest.approx(np.linalg.norm(np.linalg.inv(matrix), axis=1), rel=1e-9)
+
+
+def test_texts_tell_strategies_apart() -> None:
+    for steps in (STEPS, LONG):
+        told: dict[str, Strategy] = {}
+        for strategy in EXAMPLES:
+            same = told.setdefault(strategy.fingerprint(steps), strategy)
+            assert np.array_equal(same.matrix(steps), strategy.matrix(steps)), f"{same!r} and {strategy!r}"
 
 
 @pytest.mark.parametrize("strategy", EXAMPLES, ids=repr)
-def test_what_is_released_is_the_sums_with_noise_that_the_inverse_correlates(strategy: Strategy) -> None:
-    """Ĝ = G + C⁻¹Z, from what is kept; and C·Ĝ = C·G + Z, which is what the noise is charged for."""
-    rng, matrix = np.random.default_rng(1), strategy.matrix(STEPS)
-    sums, fresh = rng.normal(size=(2, STEPS, 3))
-    memory, released = strategy.memory(STEPS, math.inf), np.zeros((STEPS, 3))
-    for step in range(STEPS):
-        released[step] = memory.query(sums[step]) + fresh[step]
+def test_a_run_in_parts_moves_no_more_where_a_strategy_says_so(strategy: Strategy) -> None:
+    if not strategy.restarts(LONG):
+        return
+    for period in (1, 4, 10, 20):
+        whole = strategy.squared_sensitivity(Periodic(period), LONG)
+        for cut in range(period, LONG, period):  # runs go on where a period begins, with new places of the records
+            blocks = [strategy.matrix(LONG)[:size, :size] for size in (cut, LONG - cut)]
+            moved = sum(GivenMatrix.of(block).squared_sensitivity(Periodic(period), len(block)) for block in blocks)
+            assert moved <= whole * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("steps", [STEPS, LONG])
+@pytest.mark.parametrize("strategy", EXAMPLES, ids=repr)
+def test_what_is_released_is_the_sums_with_noise_that_the_inverse_correlates(strategy: Strategy, steps: int) -> None:
+    """Ĝ = G + C⁻¹Z, from what is kept; and C·Ĝ = C·G + Z, which is what the noise is charged for. Runs share nothing, and numbers
+    are treated each by itself."""
+    rng, matrix = np.random.default_rng(1), strategy.matrix(steps)
+    sums, fresh = rng.normal(size=(2, steps, 3))
+    memory, other, released = strategy.memory(steps, math.inf), strategy.memory(steps, math.inf), np.zeros((steps, 3))
+    for step in range(steps):
+        query = memory.query(sums[step])
+        alone = other.query(sums[step, 1:])
+        assert alone == pytest.approx(query[1:], rel=1e-12)
+        released[step] = query + fresh[step]
         memory.keep(released[step])
+        other.keep(released[step, 1:])
     assert released == pytest.approx(sums + np.linalg.solve(matrix, fresh), rel=1e-9)
     assert matrix @ released == pytest.approx(matrix @ sums + fresh, rel=1e-9)
 
 
 @pytest.mark.parametrize("strategy", EXAMPLES, ids=repr)
+def test_rounding_brings_queries_no_further_apart_than_it_says(strategy: Strategy) -> None:
+    """On a grid of step 1, with sums of up to 2⁵¹ that a double is half of a step away from, and what is kept of up to 2⁴⁰."""
+    rng, matrix, numbers = np.random.default_rng(3), strategy.matrix(STEPS), 3000
+    exact = rng.integers(-(2**61), 2**61, size=(STEPS, numbers))  # in units of 2⁻¹⁰
+    moved = rng.integers(-(2**20), 2**20, size=(STEPS, numbers))
+    runs = [strategy.memory(STEPS, LARGEST_KEPT) for _ in range(2)]
+    noise = np.rint(rng.normal(0, 2.0**36, size=(STEPS, numbers)))
+    furthest = 0.0
+    for step in range(STEPS):
+        totals = [(each / 2.0**10) for each in (exact[step].astype(np.float64), (exact[step] + moved[step]).astype(np.float64))]
+        queries = [np.rint(memory.query(total)) for memory, total in zip(runs, totals, strict=True)]
+        released = totals[0] + noise[step]
+        for memory in runs:
+            memory.keep(released)
+        apart = queries[1] - queries[0] - matrix[step, : step + 1] @ (moved[: step + 1] / 2.0**10)
+        furthest = max(furthest, float(np.abs(apart).max()))
+    told = strategy.rounding(STEPS)
+    assert told / 8 < furthest <= told
+
+
+def vectors(value: Any) -> int:
+    """How many arrays (7,) something holds, in lists and attributes too."""
+    if isinstance(value, np.ndarray):
+        return value.size // 7 if value.shape[-1:] == (7,) else 0
+    if isinstance(value, list | tuple | set):
+        return sum(map(vectors, value))
+    held = value.values() if isinstance(value, dict) else vars(value).values() if hasattr(value, "__dict__") else ()
+    return sum(map(vectors, held))
+
+
+@pytest.mark.parametrize("strategy", EXAMPLES, ids=repr)
 def test_a_strategy_keeps_as_many_vectors_as_it_says(strategy: Strategy) -> None:
-    steps = STEPS
-    memory, vector = strategy.memory(steps, math.inf), np.zeros(7)
-    for _ in range(steps):
-        memory.keep(memory.query(vector) + 1)
-    kept = sum(held.size for held in vars(memory).values() if isinstance(held, np.ndarray) and held.shape[1:] == (7,)) // 7
-    assert kept == strategy.kept(steps)
+    memory = strategy.memory(STEPS, math.inf)
+    for _ in range(STEPS):
+        memory.keep(memory.query(np.zeros(7)) + 1)
+    assert vectors(memory) == strategy.kept(STEPS)
 
 
 @pytest.mark.parametrize("strategy", EXAMPLES, ids=repr)
@@ -163,16 +232,6 @@ def test_the_best_of_some_bands_is_better_than_all_that_are_near_it(width: int, 
         assert error <= predicted_error(Other(tuple(other.tolist())), participation, workload, steps) * (1 + 1e-9)
 
 
-class Other(Toeplitz):
-    """Coefficients of a test's."""
-
-    def __init__(self, values: tuple[float, ...]) -> None:
-        object.__setattr__(self, "values", values)
-
-    def coefficients(self, steps: int) -> Array:
-        return np.array(vars(self)["values"])
-
-
 def test_more_bands_and_more_buffers_leave_less() -> None:
     steps, participation, workload = 400, Periodic(100), Workload(of="all")
     by_bands = [predicted_error(BandedToeplitz(width, workload), participation, workload, steps) for width in (1, 2, 4, 16, 64)]
@@ -188,11 +247,6 @@ def test_a_buffer_may_be_added_to_one_that_ended_as_near_to_1_as_there_are() -> 
     assert errors[1] == pytest.approx(errors[0], rel=1e-3)
 
 
-def test_a_run_of_coefficients_of_both_signs_does_not_go_on() -> None:
-    """What a record moved before an interruption may have cancelled a part of what it moves after it."""
-    assert Other((1.0, 0.5, 0.2)).restarts(8) and not Other((1.0, 0.5, -0.2)).restarts(8)
-
-
 def test_a_strategy_that_is_asked_for_again_is_not_searched_for_again() -> None:
     first = BandedToeplitz(8, Workload(momentum=0.3)).coefficients(500)
     assert BandedToeplitz(8, Workload(momentum=0.3)).coefficients(500) is first
@@ -202,8 +256,25 @@ def test_a_strategy_that_is_asked_for_again_is_not_searched_for_again() -> None:
 
 @pytest.mark.parametrize("word", [word for word in strategies() if word != "none"])
 def test_a_word_makes_a_strategy_for_a_run(word: str) -> None:
-    made = strategies()[word].for_run(3, Periodic(5), Workload(momentum=0.5))
-    assert made.kept(30) in (2, 3) and isinstance(made, strategies()[word])
+    kind = strategies()[word]
+    made = [kind.for_run(3, Periodic(5), Workload(momentum=momentum)) for momentum in (0.0, 0.5, 0.5)]
+    assert type(made[0]) is kind and 1 <= made[0].kept(30) <= 3 and kind.widest >= 2
+    assert made[0].fingerprint(30) != made[1].fingerprint(30) == made[2].fingerprint(30)
+    if kind.banded:
+        assert made[0].bands(30) <= 3
+    decayed = kind.for_run(3, Periodic(5), Workload(weight_decay=0.5, learning_rates=(0.01,) * 30))
+    assert decayed.remaining(Workload(), 30) == pytest.approx(made[0].remaining(Workload(), 30), rel=0.05)
+
+
+def test_a_word_of_another_s_is_refused() -> None:
+    kind = type("Second", (Buffered,), {"__module__": "dperm.planted", "paper": "none"})
+    try:
+        with pytest.raises(ValueError, match=r"a word of its own for (Second|Buffered), got 'buffered'"):
+            strategies()
+    finally:
+        del kind
+        gc.collect()  # so that nobody else finds it
+    assert strategies()["buffered"] is Buffered
 
 
 @pytest.mark.parametrize(
