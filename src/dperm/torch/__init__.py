@@ -11,6 +11,7 @@ from dperm._extras import needed
 with needed("torch", "Training networks"):  # all modules below import it
     import_module("torch")
 
+from dperm.torch.data.loaders import LoaderParts, from_loader
 from dperm.torch.data.records import TorchRecords
 from dperm.torch.engine import TorchPass
 from dperm.torch.features.channel_normalisation import ChannelStatistics, private_channel_statistics
@@ -28,6 +29,7 @@ __all__ = [
     "Callback",
     "Candidate",
     "ChannelStatistics",
+    "LoaderParts",
     "ModuleObjective",
     "PrivateStep",
     "PrivateTrainer",
@@ -39,6 +41,7 @@ __all__ = [
     "TorchOptimizer",
     "TorchPass",
     "TorchRecords",
+    "from_loader",
     "per_example",
     "private_channel_statistics",
     "scattering_features",

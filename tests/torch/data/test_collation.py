@@ -504,11 +504,6 @@ def test_data_sets_that_keep_a_generator_are_refused(kept: str) -> None:
         TorchRecords(Drawing(KEPT[kept]())).sample(16)
 
 
-def test_a_tuple_of_three_is_told_what_a_pair_is() -> None:
-    with pytest.raises(ValueError, match=r"a pair \(inputs, targets\), got 3 parts"):
-        TorchRecords((torch.ones(4, 2), torch.ones(4), torch.ones(4)))
-
-
 def sorted_and_noisy(items: list[Any]) -> Any:
     items = sorted(items, key=lambda item: -len(item[0]))
     rows = nn.utils.rnn.pad_sequence([row + 0.01 * torch.randn_like(row) for row, _ in items], batch_first=True)

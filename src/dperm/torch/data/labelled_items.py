@@ -16,20 +16,42 @@ _LABELS = ("labels", "label")
 _COLLATORS = "or give a collate_fn that pads, such as transformers' DataCollatorWithPadding"
 
 
-def label_apart(entries: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """(the other entries, the label). TypeError where not exactly one entry is called "labels" or "label"."""
-    found = [name for name in _LABELS if name in entries]
-    if len(found) != 1:
+def pair_of(given: Any) -> Any:
+    """(inputs of the model, targets of the loss) of a data set's tensors or of a batch.
+
+    The last of several parts is for the loss, those before it are the model's arguments. Of named entries the one called "labels"
+    or "label" is for the loss, the others are the model's keyword arguments. Where nothing is for the loss alone, as with one
+    tensor, `(x,)` or entries without a label, it gets the inputs once more. All else is returned as it is.
+
+    TypeError for two labels, and for graphs whose records share one tensor.
+    """
+    if _is_graph(given):
         raise TypeError(
-            f"Expected one entry called 'labels' or 'label' among those of a record, got {list(entries)}: rename it, "
-            "or give a collate_fn that makes (inputs, targets)."
+            f"Expected records with the same axes, got graphs ({type(given).__name__}), whose nodes share one tensor: give dense "
+            "ones, as (n, features) of the nodes, an (n, n) adjacency matrix and a mask of the nodes there are, padded to one n."
         )
-    return {name: value for name, value in entries.items() if name != found[0]}, entries[found[0]]
+    if isinstance(given, Mapping):
+        entries = dict(cast(Mapping[str, Any], given))
+        labels = [name for name in _LABELS if name in entries]
+        if len(labels) > 1:
+            raise TypeError(f"Expected one entry called 'labels' or 'label' among those of a record, got {list(entries)}.")
+        return (entries, entries) if not labels else (entries, entries.pop(labels[0]))
+    if isinstance(given, Tensor | np.ndarray):
+        return given, given
+    if type(given) in (tuple, list) and given:
+        *inputs, targets = cast(list[Any], given)
+        return (inputs[0] if len(inputs) == 1 else tuple(inputs) if inputs else targets), targets
+    return given
+
+
+def _is_graph(given: Any) -> bool:
+    """A graph of a library for them, or a batch of several, whose edges are numbers of nodes in one list."""
+    return hasattr(given, "edge_index") and not isinstance(given, Mapping)
 
 
 class Paired:
-    """Makes a batch (inputs, targets) of a list of records: `collate_fn`'s, and if that has named entries, its label apart from
-    the others. None: torch's own, with lists of numbers taken as rows rather than as so many columns.
+    """Makes a batch (inputs, targets) of a list of records: `pair_of` what `collate_fn` makes. None: torch's own, with lists of
+    numbers taken as rows rather than as so many columns.
     """
 
     def __init__(self, collate_fn: Callable[[list[Any]], Any] | None = None) -> None:
@@ -38,12 +60,10 @@ class Paired:
     def __call__(self, items: Iterable[Any]) -> Any:
         items = list(items)
         if self._collate is not None:
-            batch = self._collate(items)
-        elif items and isinstance(items[0], Mapping):
-            batch = _stacked(cast(list[Mapping[str, Any]], items))
-        else:
-            batch = default_collate(items)
-        return label_apart(cast(Mapping[str, Any], batch)) if isinstance(batch, Mapping) else batch
+            return pair_of(self._collate(items))
+        if items and isinstance(items[0], Mapping):
+            return pair_of(_stacked(cast(list[Mapping[str, Any]], items)))
+        return pair_of(items[0] if items and _is_graph(items[0]) else default_collate(items))
 
 
 def _stacked(items: list[Mapping[str, Any]]) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ from dperm._column import refuse_masked
 from dperm.release import alignment
 from dperm.torch.data.collation import Collation, Ragged, grouped, joined, refuse_other_than_pairs
 from dperm.torch.data.dataset_generators import refuse_generators
-from dperm.torch.data.labelled_items import Paired, label_apart
+from dperm.torch.data.labelled_items import Paired, pair_of
 from dperm.torch.ranks.group import Ranks
 from dperm.torch.ranks.rank_share import Share
 from dperm.torch.tensors.global_randomness import fresh_seed, kept_states, seed_all
@@ -36,9 +36,9 @@ _AT_ONCE = 8192  # targets looked at together
 
 
 class TorchRecords:
-    """n records as (inputs, targets): a pair of tensors or arrays (or nested structures of tensors with the records along
-    the first axis), or a dataset with a length whose items are (input, target) pairs. Records may also have named entries, of
-    which one is called "labels" or "label": the others are keyword arguments of the model.
+    """n records as (inputs, targets): tensors or arrays (or nested structures of tensors) with the records along the first axis,
+    or a dataset with a length and items by index. What is for the model and what for the loss, `labelled_items.pair_of` says:
+    the last of several parts, or the entry called "labels" or "label", is for the loss, which without one gets the inputs again.
 
     A draw is cut into physical batches of at most `physical_batch_size` records on `device`. `collate_fn` makes a batch
     (inputs, targets) from a list of items; `num_workers` processes read items ahead. Where records are `protected`, each is
@@ -79,13 +79,9 @@ class TorchRecords:
         self._tensors: Any = None
         self._dataset: Any = None
         if type(data) is TensorDataset:  # what a subclass makes of its tensors is its own affair
-            *inputs, targets = data.tensors
-            data = (inputs[0] if len(inputs) == 1 else tuple(inputs), targets)
-        if isinstance(data, Mapping):
-            data = label_apart(cast(Mapping[str, Any], data))
-        # a list of two items that are pairs themselves is a data set of two records
-        if len(data) == 2 if isinstance(data, tuple) else isinstance(data, list) and all(map(_is_table, data)) and len(data) == 2:
-            self._tensors = _as_tensors(data)
+            data = data.tensors
+        if _in_tables(data):
+            self._tensors = _as_tensors(pair_of(data))
             size = batch_size(self._tensors[0])
             other = batch_size(self._tensors[1])
             if size is None or other != size:
@@ -96,16 +92,11 @@ class TorchRecords:
             self._size = size
             if collate_fn is not None:  # which makes batches of records
                 self._dataset, self._tensors = _Rows(self._tensors, size), None
-        elif isinstance(data, tuple):
-            raise ValueError(
-                f"Expected a pair (inputs, targets), got {len(data)} parts: several inputs are a tuple or a dict in the "
-                "first, several targets in the second; where the loss takes no targets give the inputs again."
-            )
         elif isinstance(data, IterableDataset) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
             raise TypeError(
                 f"Expected tensors (inputs, targets) or a dataset with a length and items by index, got {type(data).__name__}: "
-                "Poisson sampling draws each record independently and cannot read a stream. Of a DataLoader pass "
-                "loader.dataset, and its collate_fn; its sampler has no counterpart."
+                "Poisson sampling draws each record independently and cannot read a stream. Of a DataLoader take "
+                "dperm.torch.from_loader(loader)."
             )
         else:
             if _repeats(data):
@@ -395,8 +386,14 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def _is_table(value: Any) -> bool:
-    return isinstance(value, (Tensor, np.ndarray, dict))
+def _in_tables(data: Any) -> bool:
+    """Whether records are the rows of tensors or arrays. A list of more than two, or of two items that are pairs themselves, is a
+    data set of as many records."""
+    if isinstance(data, list):
+        return len(cast(list[Any], data)) == 2 and all(
+            isinstance(part, Tensor | np.ndarray | dict) for part in cast(list[Any], data)
+        )
+    return isinstance(data, Tensor | np.ndarray | Mapping) or (isinstance(data, tuple) and len(cast(tuple[Any, ...], data)) > 0)
 
 
 def _as_tensors(value: Any) -> Any:
