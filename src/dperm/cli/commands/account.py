@@ -89,7 +89,7 @@ def _correlate(asked: AccountOptions) -> None:
     if asked.as_json:
         say_json({"epsilon": epsilon, "delta": asked.delta, "strategies": [asdict(each) for each in found]})
     else:
-        run = f"{asked.steps:,} steps, each of {100 * asked.rate:g} % of the records"
+        run = f"{asked.steps:,} steps, each of {100 * asked.rate:g} % of the records, momentum {asked.momentum:g}"
         strategies_table(found, f"{run}: ε = {upward(epsilon, 4)} at δ = {asked.delta:g}")
     if page is not None:
         from dperm.report.strategies import EPSILONS, strategies_page
