@@ -90,7 +90,7 @@ def convolutional() -> nn.Module:
 SETTINGS = {
     "cifar10-scattering": Setting("cifar10", lambda: linear(3), True, 5, 1000, 0.1, (1.0, 2.0, 4.0, 8.0)),
     "fashion-scattering": Setting("fashion_mnist", lambda: linear(1), True, 5, 1000, 0.1, (1.0, 2.0, 4.0, 8.0)),
-    "fashion-cnn": Setting("fashion_mnist", convolutional, False, 5, 500, 1.0, (0.1, 0.2, 0.4, 0.8), (2.0, 8.0)),
+    "fashion-cnn": Setting("fashion_mnist", convolutional, False, 5, 500, 1.0, (0.1, 0.2, 0.4, 0.8), (8.0,)),
 }
 
 
