@@ -439,6 +439,7 @@ NO_DOORS = {
     "TorchRecords.fingerprints": "numbers of records",
     "Channel.split: members": "places of records, which a mechanism hands over",
     ".within: members": "places of records, which a channel hands over",
+    ".next_places: places": "steps of an epoch, which a sampler drew",
     ".admit_targets": "handed the targets of records, which are vectors",
     ".admit: targets": "likewise",
     "Evaluation.": "a data set's, which were read as vectors",

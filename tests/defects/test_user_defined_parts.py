@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -185,7 +186,7 @@ class Feedback(Plan):
 
 def feedback() -> Feedback:
     made = dp_sgd(noise_multiplier=1.0, public_size=60, epochs=2, expected_batch_size=10, clipping_norm=1.0)
-    return Feedback(**{name: getattr(made, name) for name in vars(made)})
+    return Feedback(**{field.name: getattr(made, field.name) for field in dataclasses.fields(made)})
 
 
 def test_what_says_that_it_is_only_claimed_is_not_certified() -> None:

@@ -289,7 +289,7 @@ ERRORS: dict[str, Callable[[], Any]] = {
     "spent": lambda: trained(spent=of_rank([], [earlier()])),
     "frozen": lambda: trained(model=half_frozen()),
     "scheduler": scheduled,
-    "validation": lambda: trained(fit={"validation": of_rank(records(), records()[0])}),
+    "validation": lambda: trained(fit={"validation": of_rank(records(), 3)}),
     "individual, continued": lambda: individual(os.environ["DPERM_TEST_STARTED"]).fit(records(), resume=True),
     "resume": lambda: trained(checkpoint=tempfile.mkdtemp(), fit={"resume": Ranks.here().rank == 0}),
     "statistics": statistics,

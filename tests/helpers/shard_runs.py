@@ -20,7 +20,7 @@ from dperm.audit.white_box import white_box
 from dperm.gradient import AdaptiveClip, LaplacianSmoothing, PerLayer, Poisson
 from dperm.gradient.recipes import dpis
 from dperm.privacy import Relation
-from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
+from dperm.torch import AdamBC, ModuleObjective, PrivateTrainer, TorchRecords
 from dperm.torch.parameters.fully_sharded import ShardedParameters
 from dperm.torch.ranks import Ranks, ShardSource
 from dperm.torch.ranks.rank_share import share_of
@@ -81,7 +81,7 @@ def in_parts() -> dict[str, Any]:
 
 def own_loop() -> dict[str, Any]:
     model = spread(net())
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    optimizer = AdamBC(model.parameters(), lr=0.05)
     steps = tested(
         model, cross_entropy, optimizer, epsilon=3.0, delta=1e-3, epochs=2, expected_batch_size=12, random_state=0, public_size=N
     )

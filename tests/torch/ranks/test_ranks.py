@@ -53,7 +53,7 @@ _SAID = {
     "spent": "spent differ",
     "frozen": "the model's parameters differ",
     "scheduler": "the scheduler's settings differ",
-    "validation": "Expected a batch of (inputs, targets), got Tensor",
+    "validation": "Expected tensors (inputs, targets) or a dataset with a length and items by index, got int",
     "resume": "resume is True on rank 0 and False on rank 1",
     "statistics": "Expected the same features on every rank",
     "seeded statistics": "random_state is None on rank 0 and 3 on rank 1",

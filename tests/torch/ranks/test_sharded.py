@@ -41,7 +41,7 @@ def test_it_is_the_run_of_one_process(ranks: int, tmp_path: Path) -> None:
 _SAID = {
     "adaptive": "Expected a plan that treats each number of a gradient by itself",
     "smoothed": "Expected a plan that treats each number of a gradient by itself",
-    "importance": "proportion to norms clipped at 1",
+    "importance": "proportion to clipped norms",
     "no rule": "mul has no rule, and no record can have a copy of a parameter that is sharded.",
     "cut by rows": "Per-example gradients do not agree",
     "narrow": "leave mp_policy and offload_policy out, and use autocast",

@@ -524,7 +524,7 @@ def test_dicts_of_arrays_and_data_loaders() -> None:
 
     x, y = data()
     assert trainer(Named()).fit(({"rows": x.numpy()}, y.numpy())).plan is not None
-    with pytest.raises(TypeError, match=r"loader\.dataset"):
+    with pytest.raises(TypeError, match=r"from_loader\(loader\)"):
         trainer().fit(torch.utils.data.DataLoader(Endless()))
 
 

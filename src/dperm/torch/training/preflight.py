@@ -112,7 +112,8 @@ def _first_losses(objective: ModuleObjective, inputs: Any, targets: Any) -> Tens
         kinds = [", ".join(dict.fromkeys(str(tensor.dtype) for tensor in tensors(part))) for part in (inputs, targets)]
         raise ValueError(
             f"The model or the loss does not run on the first records (inputs {kinds[0]}, targets {kinds[1]}, model "
-            f"{objective.flat.dtype}; of several inputs a tuple is given as arguments, a dict by name): {in_short(error)}"
+            f"{objective.flat.dtype}; of several inputs a tuple is given as arguments, a dict by name, all but what is called "
+            f"'labels' or 'label'): {in_short(error)}"
         ) from error
 
 
