@@ -111,7 +111,7 @@ class Planner:
                 f"Expected a function (noise_multiplier, public_size) → Plan: {error}. A function of keywords is marked by "
                 "dperm.gradient.recipes.recipe."
             ) from None
-        self._make = lambda noise, size, update: _planned(plan, noise, size)
+        self._make = lambda noise, size, update: _not_budgeted(plan(noise, size))
 
     def _take_recipe(self, stated: Recipe | None) -> None:
         recipe = self._recipe = stated or dp_sgd
@@ -129,9 +129,9 @@ class Planner:
         def made(noise: float, size: int, update: Update | None) -> Policy:
             target = None if self.budget.target is None else (self.budget.target, self.budget.delta)
             handed = kind.handed(noise_multiplier=noise, public_size=size, target=target)
-            return recipe(**(handed | settings(size) | _update_for(recipe, update)))
+            return _not_budgeted(recipe(**(handed | settings(size) | _update_for(recipe, update))))
 
-        self._make = lambda noise, size, update: _planned(lambda noise, size: made(noise, size, update), noise, size)
+        self._make = made
 
     def _refuse_settings(self) -> None:
         if self._settings:
@@ -216,9 +216,8 @@ def _usual(size: int) -> dict[str, Any]:
     return {"epochs": _EPOCHS, "expected_batch_size": min(_BATCH, size / 4), "clipping_norm": _CLIPPING_NORM}
 
 
-def _planned(make: MakePlan, noise: float, size: int) -> Policy:
-    """A caller's own (noise_multiplier, public_size) → plan."""
-    plan: Any = make(noise, size)
+def _not_budgeted(plan: Any) -> Policy:
+    """What a function or a recipe of the caller's made for a noise multiplier and a number of records."""
     if not isinstance(plan, Policy) or plan.budgeted is not None:
         raise ValueError(
             f"Expected a function (noise_multiplier, public_size) → Plan, got {type(plan).__name__}: pass a recipe, such as "
