@@ -8,6 +8,7 @@ strategies: of the last iterate (the largest error, which Opake minimises), reco
 
 from __future__ import annotations
 
+import functools
 import platform
 import time
 from collections.abc import Callable
@@ -76,8 +77,7 @@ def buffered() -> list[str]:
     lines = ["| steps, buffers | ÷ Opake | dperm, s | Opake, s |", "| --- | --- | --- | --- |"]
     for steps in (500, 2_000):
         for buffers in (1, 2, 3):
-            strategy = blt_strategy(max_buffers=buffers)
-            peer = lambda steps=steps, strategy=strategy: strategy.coefficients(n_steps=steps, min_sep=PERIOD)  # noqa: E731
+            peer = functools.partial(blt_strategy(max_buffers=buffers).coefficients, n_steps=steps, min_sep=PERIOD)
             mine = Buffered(buffers, PERIOD, LAST)
             lines.append(row(f"{steps:,}, at most {buffers}", steps, Periodic(PERIOD), LAST, mine, [peer]))
     return lines
