@@ -410,20 +410,26 @@ def test_networks(sampling: str) -> None:
     assert model.certificate_.mechanism == f"gradient perturbation of a network ({mechanism.words})"
 
 
-def test_a_network_s_interrupted_epoch_is_not_gone_on_with(tmp_path: Path) -> None:
+def in_epochs(folder: Path, epochs: int) -> tuple[Any, Callable[[], Any]]:
+    """80 records, and trainers of a network in so many epochs of 8 batches by balls and bins, with checkpoints in this folder."""
     torch = pytest.importorskip("torch")
     from dperm.torch import PrivateTrainer
 
     inputs = torch.as_tensor(RNG.normal(size=(80, 3)))
-    data = torch.utils.data.TensorDataset(inputs, (inputs[:, 0] > 0).long())
 
     def trainer() -> Any:
         model = torch.nn.Linear(3, 2, dtype=torch.float64)
         return PrivateTrainer(
             model, lambda outputs, targets: torch.nn.functional.cross_entropy(outputs, targets, reduction="none"),
             torch.optim.SGD(model.parameters(), 0.1), partial(dp_sgd, sampling="balls_and_bins"), epsilon=3.0, delta=1e-5,
-            epochs=3, expected_batch_size=10, clipping_norm=1.0, public_size=80, checkpoint=tmp_path,
+            epochs=epochs, expected_batch_size=10, clipping_norm=1.0, public_size=80, checkpoint=folder,
         )  # fmt: skip
+
+    return torch.utils.data.TensorDataset(inputs, (inputs[:, 0] > 0).long()), trainer
+
+
+def test_a_network_s_interrupted_epoch_is_not_gone_on_with(tmp_path: Path) -> None:
+    data, trainer = in_epochs(tmp_path, 3)
 
     first = trainer()
     for step in first.steps(data):
@@ -439,21 +445,10 @@ def test_a_network_s_interrupted_epoch_is_not_gone_on_with(tmp_path: Path) -> No
 
 def test_no_epoch_is_drawn_twice_however_often_a_run_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every continued run starts an epoch of its own: two drawings of one epoch would be charged as one."""
-    torch = pytest.importorskip("torch")
-    from dperm.torch import PrivateTrainer
     from dperm.torch.training import training_run as run
 
     monkeypatch.setattr(run, "_SECONDS_AT_ONCE", 0.0)
-    inputs = torch.as_tensor(RNG.normal(size=(80, 3)))
-    data = torch.utils.data.TensorDataset(inputs, (inputs[:, 0] > 0).long())
-
-    def trainer() -> Any:
-        model = torch.nn.Linear(3, 2, dtype=torch.float64)
-        return PrivateTrainer(
-            model, lambda outputs, targets: torch.nn.functional.cross_entropy(outputs, targets, reduction="none"),
-            torch.optim.SGD(model.parameters(), 0.1), partial(dp_sgd, sampling="balls_and_bins"), epsilon=3.0, delta=1e-5,
-            epochs=4, expected_batch_size=10, clipping_norm=1.0, public_size=80, checkpoint=tmp_path,
-        )  # fmt: skip
+    data, trainer = in_epochs(tmp_path, 4)
 
     first = trainer()
     for step in first.steps(data):
@@ -475,21 +470,10 @@ def test_no_epoch_is_drawn_twice_however_often_a_run_is_killed(tmp_path: Path, m
 
 def test_a_run_whose_log_is_gone_pays_from_the_epoch_that_it_was_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Epochs begin where what was charged says that they do, however often it is killed."""
-    torch = pytest.importorskip("torch")
-    from dperm.torch import PrivateTrainer
     from dperm.torch.training import training_run as run
 
     monkeypatch.setattr(run, "_SECONDS_AT_ONCE", 0.0)
-    inputs = torch.as_tensor(RNG.normal(size=(80, 3)))
-    data = torch.utils.data.TensorDataset(inputs, (inputs[:, 0] > 0).long())
-
-    def trainer() -> Any:
-        model = torch.nn.Linear(3, 2, dtype=torch.float64)
-        return PrivateTrainer(
-            model, lambda outputs, targets: torch.nn.functional.cross_entropy(outputs, targets, reduction="none"),
-            torch.optim.SGD(model.parameters(), 0.1), partial(dp_sgd, sampling="balls_and_bins"), epsilon=3.0, delta=1e-5,
-            epochs=4, expected_batch_size=10, clipping_norm=1.0, public_size=80, checkpoint=tmp_path / "run",
-        )  # fmt: skip
+    data, trainer = in_epochs(tmp_path / "run", 4)
 
     def train(number: int, until: int, resume: bool) -> list[int]:
         mine, done = trainer(), list[int]()

@@ -92,6 +92,20 @@ def test_what_rounding_adds_is_charged_and_little(strategy: Strategy, noise: flo
     assert exact < made.joint_sensitivity(1.0, noise, size) < exact * 1.01
 
 
+@pytest.mark.parametrize(("noise", "size", "refused"), [(1e3, 10**6, False), (1e4, 10**6, True), (1e7, 4001, True)])
+def test_noise_that_would_be_cut_as_it_is_kept_is_refused_before_it_is_charged(noise: float, size: int, refused: bool) -> None:
+    """Beyond, a run keeps less noise than it releases, takes back too little of it, and tells updates of more than there is."""
+    made = correlated(FixedOrder(4), BandedToeplitz(4), noise)
+    problem = LinearObjective(Logistic(), size, data_norm=1.0, public_size=100)
+    if refused:
+        with pytest.raises(ValueError, match="Expected less noise"):
+            made.refuse(problem)
+        return
+    made.refuse(problem)
+    moved = made.joint_sensitivity(1.0, noise, size)
+    assert 2.0**40 * Grid.of(moved, noise * moved, size).step > 16 * noise * moved
+
+
 def test_what_is_kept_is_cut_where_rounding_is_no_longer_charged() -> None:
     told: list[float] = []
 
