@@ -258,8 +258,9 @@ def _bet_on(tests: _Tests, coins: _Coins, rule: Draw, before: Table | None) -> T
 
 
 def _by_chance(each: Table) -> Iterator[tuple[Table, Array]]:
-    """Of a table of chances (draws, numbers): a chance of each draw (draws,), and who has it (draws, numbers); until there are no
-    more. Rules have one or two that are no certainty."""
+    """Takes a table of chances (draws, numbers) apart: yields, for each draw, one of the chances that occur in it (draws,) and
+    the numbers that have this chance (draws, numbers), until every chance was yielded. A rule has one or two chances in a draw
+    beside 0 and 1."""
     left = each.copy()
     while left.any():
         chance = left.max(axis=1)

@@ -70,7 +70,7 @@ class Bounding(ABC):
         return theta * 0.0
 
     def unit(self, state: dict[str, float]) -> float:
-        """What one unit of the query is in gradients: what `read` multiplies by."""
+        """The factor by which `read` multiplies a released query to get the sum of gradients."""
         return 1.0
 
     def read(self, released: Any, state: dict[str, float], expected_batch_size: float) -> Any:

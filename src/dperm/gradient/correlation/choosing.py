@@ -59,7 +59,7 @@ def _error(kind: type[Strategy], bands: int, steps: int, share: float, epsilon: 
 
 
 def _in_groups(noise: float, bands: int, steps: int, share: float) -> Event:
-    """What a run costs whose records take turns in as many groups as there are bands."""
+    """The event of a run in which records take turns in groups, one group for each band."""
     if bands == 1:
         return SelfComposed(PoissonSampled(share, Gaussian(noise)), steps)
     return SelfComposed(CyclicSampled(bands * share, Gaussian(noise), bands), -(-steps // bands))
@@ -76,7 +76,8 @@ class Compared:
     kept : int
         Vectors of the model's size that a run keeps.
     sensitivity, noise : float
-        How far a record moves all releases together, and the standard deviation of noise that keeps (ε, δ): in clipping norms.
+        How far one record moves all releases together, and the least standard deviation of the noise at which the run is
+        (ε, δ)-differentially private; both are multiples of the clipping norm.
     error : float
         The predicted error of a trained model ÷ that of DP-SGD at the same ε.
     """

@@ -77,7 +77,8 @@ class Once(Participation):
         return min(bands, steps)
 
     def restarts(self, bands: int) -> bool:
-        """What is left of a column up to an interruption is no longer than all of it."""
+        """Yes: a record is in one step, and the rows of its column before an interruption are a part of the column, so that they
+        are no longer than it."""
         return True
 
     def admits(self, pattern: tuple[int, ...]) -> bool:
@@ -149,12 +150,12 @@ class Apart(Participation):
         return float(_best(reached[None], after, most)[-1, 0, 0])
 
     def restarts(self, bands: int) -> bool:
-        """Where no two columns of a record have a row in common, it moves the sum of the squared lengths of what is left of them
-        in the part of the run that they are in. Its steps are in epochs of their own, in both parts, though two of them may be
-        nearer than `least`. In the place of each take the first step of its epoch: a column of no fewer rows, and so no shorter.
-        These first steps are `period` apart, and a record may be in all of them without an interruption. (With more bands a
-        step soon after the interruption, and one late before it, would have to be moved apart, and others nearer to each other:
-        nothing is proved of that.)"""
+        """An interruption cuts each column of C at the end of the part of the run that its step is in. Where no two columns of a
+        record have a row in common, the record moves all releases by the sum of the squared lengths of its cut columns. Its
+        steps are in epochs of their own, in both parts, though two of them may be nearer than `least`. In the place of each take
+        the first step of its epoch: a column of no fewer rows, and so no shorter. These first steps are `period` apart, and a
+        record may be in all of them without an interruption. (With more bands a step soon after the interruption, and one late
+        before it, would have to be moved apart, and others nearer to each other: nothing is proved of that.)"""
         return self.most is None and bands <= self.least <= self.period
 
     def admits(self, pattern: tuple[int, ...]) -> bool:

@@ -92,7 +92,7 @@ def weighted(coefficients: Array, arrays: Any) -> Any:
 
 
 def noise_of(released: Any, total: Any, limit: float) -> Any:
-    """What was released less the total, in the total's place, and cut."""
+    """The noise of a release: what was released less the total, cut at ±limit. It overwrites the total."""
     total *= -1
     total += released
     cut(total, limit)

@@ -60,7 +60,7 @@ class Workload:
 
     @property
     def decay(self) -> float:
-        """What a step leaves of the parameters, at the mean learning rate; at least a little."""
+        """The factor by which weight decay multiplies the parameters in a step with the mean learning rate; at least 0.001."""
         rate = float(np.mean(self.learning_rates)) if self.learning_rates else 1.0
         return max(1 - rate * self.weight_decay, 1e-3)
 

@@ -32,7 +32,7 @@ class RecipeKind(tuple[str, ...]):
             raise ValueError(f"Expected the settings of {getattr(function, '__name__', function)}: {error}.") from None
 
     def handed(self, **known: Any) -> dict[str, Any]:
-        """Of what whoever runs it knows, what it is handed."""
+        """Those of these keywords that a recipe of this kind is handed by whoever runs it."""
         return {name: value for name, value in known.items() if name in self}
 
 

@@ -110,7 +110,7 @@ class FitOptions:
         stand_in = torch.optim.SGD([{**copy.deepcopy(group), "params": [torch.zeros(())]} for group in groups], lr=0.0)
         try:
             rehearsed = replace(self, scheduler=_copied(self.scheduler, {id(optimizer): stand_in}))
-        except (TypeError, ValueError, NotImplementedError, RuntimeError) as error:
+        except (TypeError, ValueError, NotImplementedError, RuntimeError) as error:  # what copying an object of others may raise
             warnings.warn(
                 f"The schedule cannot be copied ({error}), so that the strategy for correlated noise is made for a learning rate "
                 "that stays.",
