@@ -31,6 +31,7 @@ from dperm.gradient import (
 from dperm.gradient.correlation import BestFor
 from dperm.gradient.correlation.given_matrix import GivenMatrix
 from dperm.gradient.recipes import dpis
+from dperm.gradient.update import noise_after, noise_estimated
 from dperm.mechanisms import Budget, GradientPerturbation
 from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import Relation
@@ -78,6 +79,41 @@ def test_noise_is_as_large_as_it_is_told(policy: Policy) -> None:
         seen.append((told, float(np.std(gradient))))
     assert all(abs(found / told - 1) < 0.06 for told, found in seen)  # five standard errors
     assert policy.tells_noise
+
+
+def test_it_is_told_of_a_run_that_passed_over_steps() -> None:
+    """Nothing is kept of the noise before them: that of the next step is as in the first one."""
+    policy = PLANS["bands"]
+    objective = LinearObjective(Logistic(), WIDTH, data_norm=1.0, public_size=SIZE)
+    channel = Channel.open(5)
+    channel.charge(policy.event(ADD), "test")
+    gradients = policy.gradients(objective, objective.records(np.zeros((SIZE, WIDTH)), np.ones(SIZE)), channel)
+    theta, told = np.zeros(WIDTH), list[float]()
+    for step in range(8):
+        if step == 4:
+            gradients.skip(4)
+        found = float(np.std(gradients(theta)))
+        told.append(gradients.noise_deviation or np.nan)
+        assert abs(found / told[-1] - 1) < 0.06
+    assert told[4:] == told[:4] and told[0] < told[3]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 6])
+def test_smoothing_says_what_it_leaves_of_noise(size: int) -> None:
+    rows = np.array([LaplacianSmoothing(2.0).apply(row) for row in np.eye(size)])
+    assert np.linalg.norm(rows, axis=0) == pytest.approx(LaplacianSmoothing(2.0).noise_left(size))
+
+
+@pytest.mark.parametrize(("decay", "steps"), [(0.9, 5), (0.9, 60), (0.99, 40)])
+def test_the_error_of_a_mean_square_of_noise_is_its_deviation(decay: float, steps: int) -> None:
+    total = 0.0
+    for _ in range(steps):
+        total = noise_after(total, 0.7, decay)
+    mean, error = noise_estimated(total, decay, steps)
+    weights = decay ** np.arange(steps)
+    squares = (0.7 * np.random.default_rng(0).normal(size=(40_000, steps))) ** 2 @ (weights / weights.sum())
+    assert mean == pytest.approx(0.49) and squares.mean() == pytest.approx(mean, rel=0.02)
+    assert squares.std() == pytest.approx(error, rel=0.03)
 
 
 def moved(update: Update, noise: float, means: np.ndarray, steps: int = 4000) -> np.ndarray:

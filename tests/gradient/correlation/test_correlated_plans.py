@@ -92,6 +92,20 @@ def test_what_rounding_adds_is_charged_and_little(strategy: Strategy, noise: flo
     assert exact < made.joint_sensitivity(1.0, noise, size) < exact * 1.01
 
 
+def test_what_is_asked_before_the_charge_is_what_the_run_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[float, ...]] = []
+    usual = Plan.joint_sensitivity
+    monkeypatch.setattr(Plan, "joint_sensitivity", lambda self, *given: asked.append(given) or usual(self, *given))
+    for relation in (ADD, Relation.REPLACE_ONE):
+        problem = LinearObjective(Logistic(), 4, data_norm=1.0, public_size=60, relation=relation)
+        made = correlated(FixedOrder(4), BandedToeplitz(4))
+        made.refuse(problem)
+        channel = Channel.open(0)
+        channel.charge(made.event(relation), "test")
+        made.gradients(problem, problem.records(np.zeros((60, 4)), np.ones(60)), channel)(np.zeros(4))
+    assert asked[0] == asked[1] != asked[2] == asked[3]
+
+
 @pytest.mark.parametrize(("noise", "size", "refused"), [(1e3, 10**6, False), (1e4, 10**6, True), (1e7, 4001, True)])
 def test_noise_that_would_be_cut_as_it_is_kept_is_refused_before_it_is_charged(noise: float, size: int, refused: bool) -> None:
     """Beyond, a run keeps less noise than it releases, takes back too little of it, and tells updates of more than there is."""
