@@ -130,7 +130,7 @@ def test_what_is_released_is_the_sums_with_noise_that_the_inverse_correlates(str
 
 @pytest.mark.parametrize("strategy", EXAMPLES, ids=repr)
 def test_rounding_brings_queries_no_further_apart_than_it_says(strategy: Strategy) -> None:
-    """On a grid of step 1, with sums of up to 2⁵², which a double is a quarter of a step away from, and kept noise of up to 2⁴⁰."""
+    """On a grid of step 1, with sums of up to 2⁵², which a double is a quarter of a step away from, and noise of up to 2⁴⁰."""
     rng, matrix, numbers = np.random.default_rng(3), strategy.matrix(STEPS), 3000
     exact = rng.integers(-(2**62) + 2**21, 2**62 - 2**21, size=(STEPS, numbers))  # in units of 2⁻¹⁰
     moved = rng.integers(-(2**20), 2**20, size=(STEPS, numbers))
