@@ -205,6 +205,11 @@ class Plan(Policy):
         return not self.by_rows and all(part.coordinatewise and states(type(part), "coordinatewise") for part in parts)
 
     @property
+    def resizes(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Not with correlated noise, which is kept for each number, and whose rounding is charged for so many of them."""
+        return not self.correlated and not self.anchored
+
+    @property
     def kind(self) -> str:
         words = "full batch" if self.sampler.share == 1 else self.sampler.words
         return f"{words}, correlated noise" if self.correlated else words

@@ -138,6 +138,10 @@ class Policy(ABC):
     #: sum may then be computed by many processes
     by_parts: bool = False
 
+    #: whether a run may go on when other parameters are trained: what a step releases is charged whatever its length, and the run
+    #: keeps nothing for each number of it
+    resizes: bool = False
+
     @property
     def by_ranks(self) -> bool:
         """Whether parts of its sums may be computed by the ranks of a run. Each keeps its own records throughout, unless the plan
@@ -197,6 +201,11 @@ def paid_from(policy: Policy, relation: Relation, done: int) -> int:
 def runs_by_parts(policy: Policy) -> bool:
     """Whether it says so itself: what was said of the class that a stranger's derives from does not hold of theirs."""
     return policy.by_parts and states(type(policy), "by_parts")
+
+
+def may_resize(policy: Policy) -> bool:
+    """Whether its runs may go on with other trained parameters; a class that overrides a method has to state it itself."""
+    return policy.resizes and states(type(policy), "resizes")
 
 
 @dataclass(frozen=True)

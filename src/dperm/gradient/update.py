@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -12,6 +13,10 @@ from array_api_compat import array_namespace
 from dperm import _validate as check
 from dperm._family import states
 from dperm.gradient.correlation.workload import Workload
+
+#: moved(vector, new): a vector (p,) of the parameters that were trained as one of those that are, with the numbers of `new` (q,)
+#: for parameters that were not
+Moved = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,14 @@ class Update(ABC):
     def result(self, theta: Any, state: Any) -> Any:
         """What the run hands back, given its last θ."""
         return theta
+
+    def resized(self, state: Any, moved: Moved, theta: Any) -> Any:
+        """The state of a run that goes on with other trained parameters, at θ: vectors in it keep the numbers of parameters that
+        stay, and are zero for new ones."""
+        if isinstance(state, dict):
+            named: dict[str, Any] = state
+            return {name: self.resized(value, moved, theta) for name, value in named.items()}
+        return moved(state, theta * 0.0) if getattr(state, "ndim", 0) == 1 else state
 
     def around(self, update: Update) -> Update:
         """What runs where `update` is to take the steps: an average of its iterates, or `update` in this one's place."""
@@ -235,6 +248,12 @@ class Averaged(Update):
         count = state["steps"] - self.skip
         return state["sum"] / count if count > 0 else theta
 
+    def resized(self, state: dict[str, Any], moved: Moved, theta: Any) -> dict[str, Any]:
+        """A new parameter counts as if it had been where it begins."""
+        count = max(0, state["steps"] - self.skip)
+        inner = self.update.resized(state["inner"], moved, theta)
+        return {**state, "inner": inner, "sum": moved(state["sum"], theta * count)}
+
 
 @dataclass(frozen=True)
 class ExponentialAverage(Update):
@@ -283,3 +302,8 @@ class ExponentialAverage(Update):
 
     def result(self, theta: Any, state: dict[str, Any]) -> Any:
         return state["average"]
+
+    def resized(self, state: dict[str, Any], moved: Moved, theta: Any) -> dict[str, Any]:
+        """A new parameter counts as if it had been where it begins."""
+        inner = self.update.resized(state["inner"], moved, theta)
+        return {**state, "inner": inner, "average": moved(state["average"], theta)}

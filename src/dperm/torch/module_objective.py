@@ -18,6 +18,7 @@ from dperm.objectives.facts import PublicFacts
 from dperm.privacy.events import Relation
 from dperm.torch.data.collation import Ragged, grouped
 from dperm.torch.data.records import NOBODY, TorchRecords
+from dperm.torch.data.units import MeanLoss
 from dperm.torch.engine import IsolatedEngine, TorchPass
 from dperm.torch.engine.model_state import Snapshot
 from dperm.torch.engine.ordinary_losses import OrdinaryLosses, hessian_product
@@ -41,8 +42,9 @@ class ModuleObjective:
 
     `loss_fn(outputs, targets) -> (b,)` gives one loss per record, unreduced. `inputs` is a tensor, a tuple of arguments
     or a dict of keyword arguments of the model, each tensor with the records along its first axis; `targets` is passed
-    on. Only trainable parameters count, in `named_parameters()` order; tied weights count once. The model is not
-    wrapped or changed; gradients and sums are in single precision at least.
+    on. Only trainable parameters count, in `named_parameters()` order; tied weights count once. Those of a loss that is a
+    module, such as learned weights of several tasks, are trained with the model's. The model is not wrapped or changed;
+    gradients and sums are in single precision at least.
 
     The model and the loss see one record at a time (`dperm.torch.engine`), so that no record can influence another's gradient.
     Before the first pass, and after every change of the model's modes, layers or input shapes, losses and gradients of up to 8
@@ -72,12 +74,13 @@ class ModuleObjective:
             raise TypeError(f"Expected model to be a torch.nn.Module, got {type(model).__name__}.")
         if not callable(loss_fn):
             raise TypeError(f"Expected loss_fn to be callable, got {loss_fn!r}.")
-        refuse_modules(model)
-        self.model = model
+        loss = module_of(loss_fn)
+        self.model, self.modules = model, [module for module in (model, loss) if module is not None]
+        self.refuse_modules()
         self.relation, self.public_size, self.unit = Relation(relation), public_size, unit
         #: the same as `flat`, where each rank has a part of each parameter
-        self.shards = _shards(model)
-        self.flat: FlatParameters = self.shards or FlatParameters(model)
+        self.shards = _shards(model, loss)
+        self.flat: FlatParameters = self.shards or FlatParameters(model, loss)
         self.independence = Independence(independence)
         if self.flat.sharded and self.independence is Independence.PROVED:
             raise ValueError(
@@ -164,6 +167,11 @@ class ModuleObjective:
             size = size_of(*batch)
         return self.engine.evaluate(batch, size, norms_only=norms_only, beside=self._tested)
 
+    def refuse_modules(self) -> None:
+        """ValueError where a layer of the model or of the loss cannot be trained privately."""
+        for module in self.modules:
+            refuse_modules(module)
+
     def prepare(self, inputs: Any, targets: Any) -> None:
         """Look at how the model treats some of these records, unless that was done for these modules, modes and shapes, or the
         run is charged. ValueError where something is wrong, with what to do."""
@@ -191,9 +199,17 @@ def per_example(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], **facts
     return ModuleObjective(model, loss_fn, **facts)
 
 
-def _shards(model: nn.Module) -> ShardedParameters | None:
+def module_of(loss_fn: Any) -> nn.Module | None:
+    """The module whose parameters a loss trains: the loss itself, or the owner of the method that it is."""
+    if isinstance(loss_fn, MeanLoss):
+        return module_of(loss_fn.loss_fn)
+    owner = getattr(loss_fn, "__self__", loss_fn)
+    return owner if isinstance(owner, nn.Module) else None
+
+
+def _shards(model: nn.Module, loss: nn.Module | None) -> ShardedParameters | None:
     if not any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
         return None
     from dperm.torch.parameters.fully_sharded import ShardedParameters  # which loads much of torch.distributed
 
-    return ShardedParameters(model)
+    return ShardedParameters(model, loss)

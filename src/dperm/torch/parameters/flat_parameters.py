@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from dperm.torch.tensors.nested import on_device
 
 
 class FlatParameters:
-    """Trainable parameters in `named_parameters()` order, tied ones once.
+    """Trainable parameters in `named_parameters()` order, tied ones once; those of the loss, where it is a module, come last.
 
     `group_of` and `group_index` say to which module each belongs, `groups` how the modules are called. The vector is in
     row-major order; `formats` remembers the parameters that came with their channels last, for layers to run so. `padding` marks
@@ -27,14 +27,14 @@ class FlatParameters:
     sharded = False
     summands = 1  # ranks whose sums are added where one is `filled`
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    def __init__(self, model: nn.Module, loss: nn.Module | None = None) -> None:
+        self._model, self._loss = model, loss
         self._buffer: Tensor | None = None
         self.formats: dict[nn.Parameter, torch.memory_format] = {}
         self._read()
 
     def _read(self) -> None:
-        named = [(name, parameter) for name, parameter in self._model.named_parameters() if parameter.requires_grad]
+        named = list(self._trained())
         if not named:
             raise ValueError("Expected a model with trainable parameters, got none: set requires_grad.")
         self.names = [name for name, _ in named]
@@ -56,8 +56,22 @@ class FlatParameters:
         self._settle()
         self.padding = {
             number: self.own(number, torch.arange(self.parameters[number].shape[0], device=self.device) == row)
-            for number, row in _padding_rows(self._model, self.parameters)
+            for number, row in _padding_rows([self._model, self._loss], self.parameters)
         }
+
+    def _trained(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The names and parameters that are trainable now."""
+        seen = set[nn.Parameter]()
+        for prefix, module in (("", self._model), ("loss_fn.", self._loss)):
+            for name, parameter in module.named_parameters() if module is not None else ():
+                if parameter.requires_grad and parameter not in seen:
+                    seen.add(parameter)
+                    yield prefix + name, parameter
+
+    def _of_loss(self) -> list[Tensor]:
+        """The numbers of the parameters that the loss alone holds, which no state of the model has."""
+        in_model = set(self._model.parameters())
+        return [parameter.detach() for parameter in self.parameters if parameter not in in_model]
 
     def _settle(self) -> None:
         self.group_of = dict(zip(self.leaves, self.group_index, strict=True))
@@ -70,7 +84,7 @@ class FlatParameters:
 
     def check(self) -> None:
         """Follow the model to another device or type, or another choice of trainable parameters."""
-        now = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        now = [parameter for _, parameter in self._trained()]
         same = len(now) == len(self.parameters) and all(a is b for a, b in zip(now, self.parameters, strict=True))
         if not same or (self.parameters[0].dtype, self.parameters[0].device) != (self.dtype, self.device):
             self._buffer = None
@@ -104,6 +118,13 @@ class FlatParameters:
             yield flat[start : start + shape.numel()].view(shape)
             start += shape.numel()
 
+    def moved(self, before: Sequence[nn.Parameter], vector: Tensor, new: Tensor) -> Tensor:
+        """A vector (p,) of the parameters `before` as one (q,) of those that are trained now, with the numbers of `new` (q,) for
+        parameters that were not among them."""
+        held = dict(zip(before, vector.split([parameter.numel() for parameter in before]), strict=True))
+        parts = zip(self.parameters, self.parts(new), strict=True)
+        return torch.cat([held.get(parameter, part).flatten() for parameter, part in parts])
+
     def rest(self) -> None:
         """After a pass, also one that failed on its way: parameters lie where they did."""
 
@@ -136,7 +157,9 @@ class FlatParameters:
     def contents(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, update: Any) -> dict[str, Any]:
         """What rank 0 writes of the model, the optimiser and the update's state."""
         held = None if optimizer is None else optimizer.state_dict()
-        return {"model": model.state_dict(), "optimizer": held, "update": update}
+        return {
+            "trained": self.names, "model": model.state_dict(), "loss": self._of_loss(), "optimizer": held, "update": update,
+        }  # fmt: skip
 
     def save(
         self,
@@ -153,7 +176,14 @@ class FlatParameters:
     def restore(self, saved: dict[str, Any], parts: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Any:
         """Put back what a checkpoint has of the model and the optimiser; returns the update's state. `parts` is the folder
         that all ranks wrote to, where parameters are sharded."""
+        if changed := set(self.names) ^ set(saved.get("trained", self.names)):
+            raise ValueError(
+                f"The checkpoint was made when other parameters were trained ({', '.join(sorted(changed)[:5])}): freeze, "
+                "unfreeze, add and remove the same ones before the run goes on."
+            )
         model.load_state_dict(saved["model"])
+        for parameter, then in zip(self._of_loss(), saved.get("loss", []), strict=True):
+            parameter.copy_(then)
         if optimizer is not None:
             optimizer.load_state_dict(saved["optimizer"])
         return on_device(saved["update"], self.device)
@@ -189,13 +219,13 @@ class FlatParameters:
         return holds
 
 
-def _padding_rows(model: nn.Module, parameters: list[nn.Parameter]) -> list[tuple[int, int]]:
+def _padding_rows(roots: Sequence[nn.Module | None], parameters: list[nn.Parameter]) -> list[tuple[int, int]]:
     """Numbers of the parameters that are tables of embeddings with a `padding_idx`, and that row.
 
     A table that another layer holds too, such as an output layer tied to it, is trained in all its rows, as without privacy.
     """
     held: dict[nn.Parameter, set[int | None]] = {}
-    for module in model.modules():
+    for module in {module for root in roots if root is not None for module in root.modules()}:
         for parameter in module.parameters(recurse=False):
             row = None
             if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and parameter is module.weight:

@@ -38,12 +38,12 @@ class ShardedParameters(FlatParameters):
 
     sharded = True
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, loss: nn.Module | None = None) -> None:
         self._blocks = [module for module in model.modules() if isinstance(module, FSDPModule)]
         for module in self._blocks:
             module.set_reshard_after_forward(True, recurse=False)  # the outermost, too: no pass leaves parameters in memory
         self.rest()  # nor one before this
-        super().__init__(model)
+        super().__init__(model, loss)
 
     def _settle(self) -> None:
         if loose := [name for name, p in zip(self.names, self.parameters, strict=True) if not isinstance(p, DTensor)]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from dperm._family import ours
 from dperm.gradient import Update
 from dperm.gradient.correlation import Workload
+from dperm.gradient.update import Moved
 from dperm.torch.parameters.adam_bc import AdamBC
 from dperm.torch.parameters.flat_parameters import FlatParameters
 
@@ -34,6 +35,9 @@ class TorchOptimizer(Update):
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, torch.optim.LBFGS):
             raise ValueError(f"{type(self.optimizer).__name__} evaluates the loss again within a step: every look costs privacy.")
+        self._refuse_missing()
+
+    def _refuse_missing(self) -> None:
         held = {parameter for group in self.optimizer.param_groups for parameter in group["params"]}
         missing = [name for name, p in zip(self.flat.names, self.flat.parameters, strict=True) if p not in held]
         if missing:
@@ -65,6 +69,11 @@ class TorchOptimizer(Update):
 
     def init(self, theta: Any) -> dict[str, Any]:
         return {}
+
+    def resized(self, state: Any, moved: Moved, theta: Tensor) -> Any:
+        """The optimiser keeps its state by parameter. ValueError where it misses one that is trained now."""
+        self._refuse_missing()
+        return state
 
     def step(self, theta: Tensor, gradient: Tensor, state: Any) -> Tensor:
         self.flat.assign(gradient)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from dperm.torch.parameters.flat_parameters import FlatParameters
 from dperm.torch.tensors.nested import local
@@ -35,19 +36,27 @@ class LoopGuard:
         self._clears = False
         self._stepped = self._idle = 0
         self._first: _FirstSteps | None = _FirstSteps(model, flat)
+        self._hooks: dict[nn.Parameter, RemovableHandle] = {}
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        hooks = [leaf.register_post_accumulate_grad_hook(_refuse_backward) for leaf in self._flat.leaves]
-        hooks.append(register_optimizer_step_pre_hook(self._look))
+        self._hook()
+        stepping = register_optimizer_step_pre_hook(self._look)
         try:
             yield
         finally:
-            for hook in hooks:
+            for hook in (stepping, *self._hooks.values()):
                 hook.remove()
+
+    def _hook(self) -> None:
+        """Look at backward passes that reach the parameters that are trained now."""
+        for leaf in self._flat.leaves:
+            if leaf not in self._hooks:
+                self._hooks[leaf] = leaf.register_post_accumulate_grad_hook(_refuse_backward)
 
     def gives(self, gradient: Tensor) -> None:
         """Before a step is handed out: the noisy gradient goes where optimisers look for it."""
+        self._hook()
         self._flat.assign(gradient)
         self._stepped = 0
         self._gradient = gradient.clone() if self._watched or self._clears else None
@@ -115,6 +124,7 @@ class _FirstSteps:
 
     def __init__(self, model: nn.Module, flat: FlatParameters) -> None:
         self._flat, self._before, self._steps = flat, flat.buffer.clone(), 0
+        self._trained = list(flat.parameters)
         trained = set(flat.parameters)
         self._others = {name: parameter for name, parameter in model.named_parameters() if parameter not in trained}
         self._known = {name: _digest(parameter) for name, parameter in self._others.items()}
@@ -128,7 +138,10 @@ class _FirstSteps:
                 "have noisy gradients. That is right only where they follow what was released.",
                 stacklevel=5,
             )
-        if torch.equal(self._before, self._flat.buffer):
+        buffer = self._flat.buffer
+        if len(self._trained) != len(self._flat.parameters) or set(self._trained) != set(self._flat.parameters):
+            return True  # the loop decides what is trained
+        if torch.equal(self._before, buffer):
             return False  # a schedule may start at 0, a loop may take every other step
         self._steps += 1
         pairs = zip(self._flat.names, self._flat.parts(self._before), self._flat.parts(self._flat.buffer), strict=True)

@@ -139,8 +139,8 @@ def _remind(spec: TrainingSpec, records: int, *, stacklevel: int) -> None:
         held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if others := sum(parameter.requires_grad and parameter not in private for parameter in held):
             warnings.warn(
-                f"The optimizer holds {others} parameters that are not the model's: they have no private gradients, and stay "
-                "as they are.",
+                f"The optimizer holds {others} parameters that are neither the model's nor the loss's: they have no private "
+                "gradients, and stay as they are. A loss whose parameters are to be trained is a torch.nn.Module.",
                 stacklevel=stacklevel,
             )
     asleep = any(isinstance(module, _DROPOUTS) and module.p and not module.training for module in model.modules())

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from dperm.privacy import Certificate
 from dperm.release import alignment
 from dperm.torch.data.records import TorchRecords
@@ -60,6 +62,8 @@ class TrainingSession:
         if ranks.size > 1:
             ranks.same({"resume": resume, "sharded": sharded, **spec.shared_by_ranks()})
             ranks.put_on_all(settings.model)
+            if isinstance(settings.loss_fn, nn.Module):
+                ranks.put_on_all(settings.loss_fn)
         # callbacks and loops of the caller's own may change the model by what was released: they are not undone
         kept = None if options.own_loop or options.callbacks else objective.snapshot()
         with contextlib.ExitStack() as until_the_end:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 import warnings
@@ -9,16 +10,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dperm.gradient import Gradients, Policy
+from dperm.gradient.policy import may_resize
 from dperm.objectives.per_example import Pass
 from dperm.privacy import Certificate, Composed, Event
 from dperm.privacy.accountants.accounting import best_epsilon
 from dperm.privacy.events import chosen_on_the_way
 from dperm.release import Channel
+from dperm.release.grid import admit_noise
 from dperm.torch.data.records import TorchRecords
 from dperm.torch.module_objective import ModuleObjective
+from dperm.torch.ranks import Ranks
+from dperm.torch.ranks.tensor_noise import admit_tails
 
 _COARSE = 1e-2  # grid of ε so far: an upper bound, and quick where ε is large
 _SECONDS_AT_ONCE = 10.0  # about how much training is lost, of what was paid for, when a run is killed
@@ -58,6 +63,7 @@ class PrivateRun:
     _block: int = 1
     _since: float = field(default_factory=time.monotonic)
     _seen: list[tuple[Tensor, Tensor]] = field(default_factory=list[tuple[Tensor, Tensor]])
+    _trained: list[nn.Parameter] = field(default_factory=list[nn.Parameter])
 
     @classmethod
     def start(
@@ -87,7 +93,10 @@ class PrivateRun:
                 "those of steps before the interruption.",
                 stacklevel=8,
             )
-        return cls(plan, objective, channel, certificate, charged, gradients, reserves, lost, _seen=seen, _reserved=first)
+        return cls(
+            plan, objective, channel, certificate, charged, gradients, reserves, lost,
+            _seen=seen, _reserved=first, _trained=list(objective.flat.parameters),
+        )  # fmt: skip
 
     @property
     def step(self) -> int:
@@ -96,12 +105,49 @@ class PrivateRun:
 
     def next(self) -> Tensor | None:
         self._seen.clear()
+        self.follow()
         if self.reserves:
             self._reserve()
         if self.step >= self.plan.steps:
             return None
         self.objective.engine.draws.next_step()
         return self.objective.flat.without_padding(self.gradients(self.objective.theta))
+
+    def follow(self) -> None:
+        """Go on with the parameters that are trainable now, where a loop or a callback has frozen, unfrozen, added or removed
+        some since the last step. Steps cost the same as before, for their sensitivity does not depend on how many numbers are
+        trained.
+
+        ValueError where the plan, the optimiser or a layer does not allow it. The change follows from what was released alone,
+        and so does this error, which may therefore be raised after the charge.
+        """
+        flat, before = self.objective.flat, self._trained
+        if not self._changed():
+            return
+        if flat.sharded or not may_resize(self.plan):
+            raise ValueError(
+                "Expected the same trained parameters throughout the run: "
+                + ("these are sharded." if flat.sharded else "this plan's steps are proved for one number of them.")
+            )
+        self.objective.refuse_modules()
+        Ranks.here().same({"the trained parameters": flat.names})
+        event = self.channel.event
+        assert event is not None
+        admit_noise(event, flat.whole)
+        admit_tails(event, flat.whole, self.certificate.delta, flat.device)
+        theta = self.objective.theta
+        if self.update_state is not None:
+            moved = functools.partial(flat.moved, before)
+            self.update_state = self.plan.update.resized(self.update_state, moved, theta)
+        else:
+            self.plan.update.resized({}, lambda vector, new: new, theta)
+        self._trained = list(flat.parameters)
+
+    def _changed(self) -> bool:
+        flat = self.objective.flat
+        flat.check()
+        now = flat.parameters
+        return len(now) != len(self._trained) or any(a is not b for a, b in zip(now, self._trained, strict=True))
 
     def _reserve(self) -> None:
         if self.step < self._reserved or self.step >= self.plan.steps:
@@ -134,6 +180,10 @@ class PrivateRun:
 
     def update(self, gradient: Tensor) -> None:
         """Move the model by a noisy gradient."""
+        if self._changed():
+            raise ValueError(
+                "Parameters were frozen, unfrozen, added or removed between a step and its update: do so in on_step or on_epoch."
+            )
         if self.update_state is None:
             self.update_state = self.plan.update.init(self.objective.theta)
         if self.plan.update.needs_noise:
@@ -142,6 +192,7 @@ class PrivateRun:
 
     def averaged(self, theta: Tensor) -> Tensor:
         """Where training would leave a model that is at θ (p,): there, or at an average of where it was."""
+        self.follow()
         return theta if self.update_state is None else self.plan.update.result(theta, self.update_state)
 
     @property
