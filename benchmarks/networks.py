@@ -1,7 +1,10 @@
-"""Private steps of networks against the same model without privacy and against Opacus' engines: `make bench`.
+"""Private steps of networks beside the same model without privacy, Opacus' engines and Opake: `make bench`.
+
+    pip install opacus opake && python benchmarks/networks.py
 
 Interleaved in one process, medians; sampling, gathering, clipping, noise and the optimiser are inside the timer. Peak
-memory comes from a process of its own each. Writes benchmarks/results/networks.md.
+memory comes from a process of its own each. An engine that does not take a model is named with its error. Writes
+benchmarks/results/networks.md.
 """
 
 from __future__ import annotations
@@ -13,13 +16,11 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -28,102 +29,31 @@ from dperm.privacy import Relation
 from dperm.report.page import machine
 from dperm.torch import ModuleObjective, TorchOptimizer, TorchRecords
 from dperm.torch.ranks.tensor_noise import open_channel
+from network_models import WORK, Work, losses
 
 RESULTS = Path(__file__).parent / "results"
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CLIP, NOISE, RATE = 1.0, 1.0, 0.01
 
 
-def cnn(private: bool = False) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 8, 2, padding=2), nn.Tanh(), nn.MaxPool2d(2, 1), nn.Conv2d(16, 32, 4, 2), nn.Tanh(), nn.MaxPool2d(2, 1),
-        nn.Flatten(), nn.Linear(512, 32), nn.Tanh(), nn.Linear(32, 10),
-    )  # fmt: skip
-
-
-class BiLstm(nn.Module):
-    """DPIS, table 1: embedding 100, 32, bidirectional LSTM 32, 16, 2. `lstm` is the layer's class."""
-
-    def __init__(self, lstm: Any = nn.LSTM) -> None:
-        super().__init__()
-        self.embed, self.enter = nn.Embedding(10_000, 100), nn.Linear(100, 32)
-        self.core = lstm(32, 32, batch_first=True, bidirectional=True)
-        self.mix, self.leave = nn.Linear(64, 16), nn.Linear(16, 2)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        states, _ = self.core(torch.relu(self.enter(self.embed(tokens))))
-        return self.leave(torch.relu(self.mix(states.mean(1))))
-
-
-def bilstm(private: bool = False) -> nn.Module:
-    if not private:
-        return BiLstm()
-    from opacus.layers import DPLSTM
-
-    return BiLstm(DPLSTM)
-
-
-class Transformer(nn.Module):
-    """4 layers of width 128, 4 heads, feed-forward 512. `attention` replaces the layers' attention."""
-
-    def __init__(self, attention: Any = None) -> None:
-        super().__init__()
-        self.tokens, self.places = nn.Embedding(1000, 128), nn.Embedding(128, 128)
-        layer = nn.TransformerEncoderLayer(128, 4, 512, 0.1, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
-        self.head = nn.Linear(128, 10)
-        if attention is not None:
-            for part in self.encoder.layers:
-                part.self_attn = attention(128, 4, dropout=0.1, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        places = torch.arange(x.shape[1], device=x.device).expand(len(x), -1)
-        return self.head(self.encoder(self.tokens(x) + self.places(places)).mean(1))
-
-
-def transformer(private: bool = False) -> nn.Module:
-    if not private:
-        return Transformer()
-    from opacus.layers import DPMultiheadAttention
-
-    return Transformer(DPMultiheadAttention)
-
-
-@dataclass(frozen=True)
-class Work:
-    make: Callable[..., nn.Module]
-    batch: int
-    inputs: Callable[[int], Tensor]
-    classes: int
-    goal: str
-    rounds: int
-
-
-WORK = {
-    "CNN, b = 512": Work(cnn, 512, lambda n: torch.rand(n, 1, 28, 28), 10, "≤ 1.3×", 25),
-    "BiLSTM, b = 128, T = 80": Work(bilstm, 128, lambda n: torch.randint(0, 10_000, (n, 80)), 2, "≤ 2×, ≥ 3× Opacus", 25),
-    "Transformer, b = 64, T = 128": Work(transformer, 64, lambda n: torch.randint(0, 1000, (n, 128)), 10, "≤ 1.15×", 9),
-}
-
-
-def losses(outputs: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(outputs, targets, reduction="none")
-
-
 def data(work: Work) -> tuple[Tensor, Tensor]:
     size = round(work.batch / RATE)
     torch.manual_seed(0)
-    return work.inputs(size).to(DEVICE), torch.randint(0, work.classes, (size,), device=DEVICE)
+    return work.inputs(size).to(DEVICE), work.targets(size).to(DEVICE)
+
+
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def plain_step(work: Work, x: Tensor, y: Tensor) -> Callable[[], Any]:
     model = work.make().to(DEVICE)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(trained(model), lr=0.01)
 
     def step() -> None:
         chosen = torch.randint(0, len(x), (work.batch,), device=DEVICE)
         optimizer.zero_grad()
-        F.cross_entropy(model(x[chosen]), y[chosen]).backward()
+        losses(model(x[chosen]), y[chosen]).mean().backward()
         optimizer.step()
 
     return step
@@ -138,7 +68,7 @@ def private_step(work: Work, x: Tensor, y: Tensor) -> Callable[[], Any]:
     channel.charge(plan.event(Relation.ADD_OR_REMOVE_ONE), "benchmark")
     records = TorchRecords((x.cpu(), y.cpu()), physical_batch_size=10 * work.batch, device=DEVICE)
     gradients = NoisyGradients(plan, objective, records, channel)
-    update = TorchOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), objective.flat)
+    update = TorchOptimizer(torch.optim.SGD(trained(model), lr=0.01), objective.flat)
 
     def step() -> None:
         update.step(objective.theta, gradients(objective.theta), {})
@@ -157,6 +87,14 @@ def norms_step(work: Work, x: Tensor, y: Tensor) -> Callable[[], Any]:
     return step
 
 
+class ByRecord(nn.CrossEntropyLoss):
+    """The mean cross entropy of each record, averaged where `reduction` says so: what Opacus' ghost clipping asks of a loss."""
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        each = losses(outputs, targets)
+        return each.mean() if self.reduction == "mean" else each
+
+
 def opacus_step(work: Work, x: Tensor, y: Tensor, mode: str) -> Callable[[], Any]:
     """Opacus' own loop: per-sample gradients by hooks or functorch, or ghost clipping, then its optimiser."""
     from opacus.grad_sample import GradSampleModule, GradSampleModuleExpandedWeights, GradSampleModuleFastGradientClipping
@@ -167,13 +105,13 @@ def opacus_step(work: Work, x: Tensor, y: Tensor, mode: str) -> Callable[[], Any
     settings = {"noise_multiplier": NOISE, "max_grad_norm": CLIP, "expected_batch_size": work.batch}
     if mode == "ghost":
         wrapped: Any = GradSampleModuleFastGradientClipping(model, max_grad_norm=CLIP, use_ghost_clipping=True)
-        optimizer: Any = DPOptimizerFastGradientClipping(torch.optim.SGD(wrapped.parameters(), lr=0.01), **settings)
-        criterion: Any = DPLossFastGradientClipping(wrapped, optimizer, nn.CrossEntropyLoss(), "mean")
+        optimizer: Any = DPOptimizerFastGradientClipping(torch.optim.SGD(trained(wrapped), lr=0.01), **settings)
+        criterion: Any = DPLossFastGradientClipping(wrapped, optimizer, ByRecord(), "mean")
     else:
         kinds = {"hooks": GradSampleModule, "expanded weights": GradSampleModuleExpandedWeights}
         wrapped = GradSampleModule(model, force_functorch=True) if mode == "functorch" else kinds[mode](model)
-        optimizer = DPOptimizer(torch.optim.SGD(wrapped.parameters(), lr=0.01), **settings)
-        criterion = nn.CrossEntropyLoss()
+        optimizer = DPOptimizer(torch.optim.SGD(trained(wrapped), lr=0.01), **settings)
+        criterion = ByRecord()
 
     def step() -> None:
         chosen = torch.nonzero(torch.rand(len(x), device=DEVICE) < RATE).flatten()
@@ -182,6 +120,67 @@ def opacus_step(work: Work, x: Tensor, y: Tensor, mode: str) -> Callable[[], Any
         optimizer.step()
 
     return step
+
+
+def opacus_sharded_step(work: Work, x: Tensor, y: Tensor, mode: str) -> Callable[[], Any]:
+    """Opacus' ghost clipping under `fully_shard`, on one process."""
+    from opacus.grad_sample import GradSampleModuleFastGradientClippingFSDP
+    from opacus.optimizers import FSDPOptimizerFastGradientClipping
+    from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+    from torch.distributed.fsdp import fully_shard
+
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo", init_method="tcp://127.0.0.1:29577", rank=0, world_size=1)
+    model = work.make(True).to(DEVICE)
+    fully_shard(model)
+    settings = {"noise_multiplier": NOISE, "max_grad_norm": CLIP, "expected_batch_size": work.batch}
+    wrapped: Any = GradSampleModuleFastGradientClippingFSDP(model, max_grad_norm=CLIP, use_ghost_clipping=True)
+    optimizer: Any = FSDPOptimizerFastGradientClipping(torch.optim.SGD(trained(wrapped), lr=0.01), **settings)
+    criterion: Any = DPLossFastGradientClipping(wrapped, optimizer, ByRecord(), "mean")
+
+    def step() -> None:
+        chosen = torch.nonzero(torch.rand(len(x), device=DEVICE) < RATE).flatten()
+        optimizer.zero_grad()
+        criterion(wrapped(x[chosen]), y[chosen]).backward()
+        optimizer.step()
+
+    return step
+
+
+def opake_step(work: Work, x: Tensor, y: Tensor, mode: str) -> Callable[[], Any]:
+    """Opake's functions: the gradient of one record under torch.vmap, clipped and summed, and noise."""
+    from opake.dpsgd.clipping import clipped_grad
+    from opake.dpsgd.noise import gaussian_noise
+    from opake.random import key
+
+    model = work.make().to(DEVICE)
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}
+    others = {
+        name: value.detach() for name, value in (*model.named_parameters(), *model.named_buffers()) if name not in parameters
+    }
+
+    def loss(learned: dict[str, Tensor], one_x: Tensor, one_y: Tensor) -> Tensor:
+        return losses(torch.func.functional_call(model, {**others, **learned}, (one_x[None],)), one_y[None])[0]
+
+    gradient, clipping = clipped_grad(loss, clipping_norm=CLIP, batch_argnums=(1, 2), normalize_by=work.batch)
+    noise, noises = gaussian_noise(noise_multiplier=NOISE, key=key(1))
+
+    def step() -> None:
+        nonlocal clipping, noises
+        chosen = torch.nonzero(torch.rand(len(x), device=DEVICE) < RATE).flatten()
+        summed, clipping = gradient(parameters, x[chosen], y[chosen], state=clipping)
+        noisy, noises = noise(summed, noises)
+        for name, slope in noisy.pytree.items():
+            parameters[name].sub_(slope, alpha=0.01)
+
+    return step
+
+
+#: the other libraries' engines, by the name in the table
+PEERS: dict[str, Callable[[Work, Tensor, Tensor, str], Callable[[], Any]]] = {
+    "hooks": opacus_step, "functorch": opacus_step, "expanded weights": opacus_step, "ghost": opacus_step,
+    "ghost under FSDP": opacus_sharded_step, "Opake": opake_step,
+}  # fmt: skip
 
 
 def timed(function: Callable[[], Any]) -> float:
@@ -213,7 +212,8 @@ def resident(field: str) -> float:
 
 def measure_memory(name: str, kind: str) -> None:
     work = WORK[name]
-    step = {"plain": plain_step, "private": private_step}[kind](work, *data(work))
+    given = (work, *data(work))
+    step = {"plain": plain_step, "private": private_step}[kind](*given) if kind not in PEERS else PEERS[kind](*given, kind)
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     for _ in range(4):
@@ -225,15 +225,15 @@ def compare(name: str) -> str:
     work = WORK[name]
     x, y = data(work)
     steps = {"plain": plain_step(work, x, y), "private": private_step(work, x, y), "norms": norms_step(work, x, y)}
-    engines: dict[str, str] = {}
-    for mode in ("hooks", "functorch", "expanded weights", "ghost"):
+    refused: dict[str, str] = {}
+    for peer, make in PEERS.items():
         try:
-            candidate = opacus_step(work, x, y, mode)
+            candidate = make(work, x, y, peer)
             for _ in range(2):
                 candidate()
-            steps[mode] = candidate
+            steps[peer] = candidate
         except Exception as error:  # an engine that does not take the model is not a peer for it
-            engines[mode] = type(error).__name__
+            refused[peer] = type(error).__name__
     times: dict[str, list[float]] = {kind: [] for kind in steps}
     for round_number in range(work.rounds + 2):
         for kind, step in steps.items():
@@ -241,17 +241,21 @@ def compare(name: str) -> str:
             if round_number > 1:
                 times[kind].append(taken)
     medians = {kind: 1e3 * statistics.median(values) for kind, values in times.items()}
-    peers = {kind: value for kind, value in medians.items() if kind not in ("plain", "private", "norms")}
+    peers = {kind: value for kind, value in medians.items() if kind in PEERS}
     best = min(peers, key=lambda kind: peers[kind])
     floor = multiplications(steps["private"]) / multiplications(steps["plain"])
-    memory = peak_megabytes(name, "private") / peak_megabytes(name, "plain")
-    plain = medians["plain"]
-    others = ", ".join([*(f"{kind} {value:.0f}" for kind, value in peers.items()), *(f"{m}: {e}" for m, e in engines.items())])
-    return (
-        f"| {name} | {plain:.1f} | {medians['private']:.1f} (**{medians['private'] / plain:.2f}×**) | {work.goal} "
-        f"| {peers[best]:.0f} ({peers[best] / plain:.1f}×; {peers[best] / medians['private']:.1f}× dperm): {others} "
-        f"| {medians['norms']:.1f} ({medians['norms'] / plain:.2f}×) | {memory:.2f}× | {floor:.2f}× |"
-    )
+    steps.clear()  # before other processes are measured
+    plain, usual = medians["plain"], peak_megabytes(name, "plain")
+    memory = {kind: peak_megabytes(name, kind) / usual for kind in ("private", *peers)}
+    others = [f"{kind} {value:.0f} ({memory[kind]:.1f}×)" for kind, value in peers.items()]
+    others += [f"{kind}: {error}" for kind, error in refused.items()]
+    ours = medians["private"]
+    cells = (
+        name, f"{plain:.1f}", f"{ours:.1f} (**{ours / plain:.2f}×**)", work.goal,
+        f"{best} {peers[best]:.0f} ({peers[best] / plain:.1f}×; {peers[best] / ours:.1f}× dperm)", ", ".join(others),
+        f"{medians['norms']:.1f} ({medians['norms'] / plain:.2f}×)", f"{memory['private']:.2f}×", f"{floor:.2f}×",
+    )  # fmt: skip
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -262,8 +266,9 @@ def main() -> None:
     torch.set_num_threads(os.cpu_count() or 1)
     os.environ["DPERM_SPEND_LOG"] = str(RESULTS.parent / ".spend.db")
     lines = [
-        "| model | without privacy, ms | dperm, ms | goal | Opacus, best engine, ms: all | norms only | peak memory | products |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| model | without privacy, ms | dperm, ms | goal | fastest peer, ms | all peers, ms (peak memory) | norms only "
+        "| peak memory | products |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     try:
         for name in WORK:
@@ -275,11 +280,11 @@ def main() -> None:
     if len(sys.argv) > 1:
         return
     about = "\n".join(f"- {name}: {value}" for name, value in machine().items())
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "opacus"))
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "opacus", "opake"))
     (RESULTS / "networks.md").write_text(
         "# Speed of networks\n\nOne training step: medians of interleaved runs in one process (`make bench`). Peak memory of "
         "the steps, as a multiple of training without privacy. Products: matrix and convolution products of a private step as a "
-        "multiple of a plain one's, the floor where products are all.\n\n"
+        "multiple of a plain one's, the floor where products are all. Peers are Opacus' engines, and Opake's.\n\n"
         + "\n".join(lines)
         + f"\n\n{about}\n- device: {DEVICE.type}, {torch.get_num_threads()} threads\n- {versions}\n"
         f"- load average at the end: {os.getloadavg()[0]:.1f}\n"
