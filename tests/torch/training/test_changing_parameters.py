@@ -15,7 +15,7 @@ from dperm.gradient import SGD, Averaged, Clip, Constant, ExponentialAverage, Pl
 from dperm.gradient.policy import may_resize
 from dperm.gradient.recipes import dp_sgd
 from dperm.release.source import Source
-from dperm.torch import Callback, ModuleObjective, PrivateTrainer
+from dperm.torch import Callback, ModuleObjective, PrivateStep, PrivateTrainer
 from dperm.torch.ranks.tensor_noise import TorchSource
 
 N = 60
@@ -292,3 +292,24 @@ def test_a_policy_derived_from_one_of_ours_states_itself_that_its_parameters_may
     assert may_resize(Plan(*settings))
     assert not may_resize(Derived(*settings))
     assert may_resize(Stating(*settings))
+
+
+def test_a_run_whose_layers_were_unfrozen_goes_on_from_its_checkpoint(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    class Interrupted(Exception):
+        pass
+
+    class Interrupts(_Unfreezes):
+        def on_step(self, step: PrivateStep) -> None:
+            if step.number == 6:
+                raise Interrupted
+
+    model = _layers()
+    model[0].requires_grad_(False)
+    settings = {"checkpoint": tmp_path, "epochs": 3}
+    with pytest.raises(Interrupted):
+        _trainer(model, None, **settings).fit((X, Y), callbacks=[Interrupts(model[0], None)])
+    resumed = _trainer(other := _layers(), None, **settings)
+    with pytest.warns(UserWarning, match="reserved before an interruption"):
+        resumed.fit((X, Y), resume=True)
+    assert not torch.equal(other[0].weight, model[0].weight)
+    assert resumed.history[-1]["step"] == 12

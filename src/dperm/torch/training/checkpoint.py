@@ -55,6 +55,7 @@ class RunFolder:
 
     def save(self, run: PrivateRun) -> None:
         """A checkpoint of this moment, by all ranks."""
+        run.follow()
         flat = self._spec.objective.flat
         settings = {
             "noise_multiplier": run.charged.noise,
