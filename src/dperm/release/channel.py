@@ -268,8 +268,8 @@ class Channel:
         Call it between steps, in the process that made the charge, once the run has stopped **by what was released**, or by
         what does not depend on the records; never by exact scores of protected records, and not after a step that failed. The
         budget must add up by a filter that was fixed before its first charge. What can be refused is refused first, and the
-        run may go on; then the door closes, and only then is the settlement written: what fails in between settles nothing, and the whole
-        charge stands.
+        run may go on; then the door closes, and only then is the settlement written: what fails in between settles nothing, and
+        the whole charge stands.
 
         Returns
         -------
@@ -280,9 +280,9 @@ class Channel:
         ------
         ValueError
             Where nothing is given back: there is no budget by such a filter, another process made the charge, it was settled
-            before, or nothing of it is left that is charged release by release.
+            before, its parts are chosen on the way, or nothing of it is left that is charged release by release.
         UnpaidReleaseError
-            Where nothing was charged, or a budget whose parts are chosen on the way.
+            Where nothing was charged.
         OSError
             Where the log cannot be written. It may be called again.
         """
@@ -292,8 +292,9 @@ class Channel:
                 "Only the process that made a charge can settle it: what a run released before an interruption is not known."
             )
         if self.filter is not None:
-            raise UnpaidReleaseError(
-                "A charge whose parts are chosen on the way is a budget itself: nothing of it is given back."
+            raise ValueError(
+                "Nothing is given back of a charge whose parts are chosen on the way, such as a training whose noise follows from "
+                "what was released, or from the number of records: state public_size, and a plan of fixed noise."
             )
         self.log.foreseen_settlement(charge_id, self._settlement_key, self._unreleased)  # what it refuses closes nothing
         with self._lock:  # a release that is under way has left, and is counted; none follows

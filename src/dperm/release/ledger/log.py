@@ -301,9 +301,10 @@ class SpendLog:
             labels = rows("SELECT label FROM dperm_budgets ORDER BY label")
             return [account for (label,) in labels if (account := account_of(rows, label)) is not None]
 
-    def history(self, label: str | None = None) -> list[dict[str, Any]]:
-        """Charges, budgets and settlements, oldest first, as they stand in the log; of one data set, or of all."""
-        return list(self.entries(label))
+    def history(self, label: str | None = None, kinds: Sequence[str] = _HISTORY) -> list[dict[str, Any]]:
+        """Charges, budgets and settlements, oldest first, as they stand in the log; of one data set, or of all; or entries
+        of other `kinds`, see `entries`."""
+        return list(self.entries(label, kinds))
 
     def entries(self, label: str | None = None, kinds: Sequence[str] = _HISTORY) -> Iterator[dict[str, Any]]:
         """`history`, one after another, as it was when the first is asked for. Nobody who writes waits for who reads them.
