@@ -101,7 +101,7 @@ def show(asked: ShowOptions) -> None:
     say(f"{log.where}: {len(found)} budget{'s' if len(found) != 1 else ''}.")
     for account in found:
         _say(account)
-        if given_back := [entry for entry in log.entries(account.budget.label, ("settlement",))]:
+        if given_back := log.history(account.budget.label, ("settlement",)):
             steps = sum(entry["unreleased"] for entry in given_back)
             runs = f"{len(given_back):,} run{'s' if len(given_back) > 1 else ''}"
             say(f"  {runs} that stopped early gave back {steps:,} steps, which are not in what was spent.")

@@ -112,7 +112,8 @@ def _next(
         elif kind == "charge" and label in accounts:
             accounts[label] = replace(accounts[label], spent=added(accounts[label].spent, amounts(costs_of(data))))
         elif kind == SETTLEMENT:
-            held = accounts[label]
+            if (held := accounts.get(label)) is None:
+                raise ValueError("it settles no charge of its data set.")
             given_back = checked(rows, data, number, Budget.from_dict(json.loads(held.budget)), events)
             accounts[label] = replace(held, spent=lessened(held.spent, given_back))
         elif kind in ("part", "steps"):
