@@ -312,7 +312,7 @@ def test_nothing_is_settled_before_a_charge_nor_after_an_interruption(tmp_path: 
 
 
 def test_a_copy_that_goes_on_is_limited_to_what_it_reserved(tmp_path: Path, log: SpendLog, released: Counter[str]) -> None:
-    """A run, a copy of it from its checkpoint, and a settlement between the copy's steps: no step is both taken and given back."""
+    """No step is both taken by a copy of the run, from its checkpoint, and given back by the run itself."""
     made = stopped(2, checkpoint=tmp_path / "run")
     copy = trainer(checkpoint=tmp_path / "run")
     steps = copy.steps(RECORDS, resume=True)
