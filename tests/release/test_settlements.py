@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from dperm.privacy import Composed, Event, Gaussian, PoissonSampled, PureDP, Relation, SelfComposed
+from dperm.privacy.accountants.privacy_filters import Price
 from dperm.privacy.events import (
     BoundedSquaresGaussian,
     CyclicSampled,
@@ -122,6 +123,18 @@ def test_a_run_whose_steps_have_numbers_gives_back_those_that_nobody_reserved(wh
             copy.reserve(settlement.charge_id, 1, 10)
     with pytest.raises(UnpaidReleaseError, match="cannot be continued"):
         Channel.open(log=log, label="stays").resume(settlement.charge_id, TEN)
+
+
+def test_a_log_that_nobody_follows_holds_as_well() -> None:
+    """In memory, where no chain is followed: nothing is appended to a settled charge."""
+    log = SpendLog(databases.Memory())
+    log.create_budget(Budget("stays", RULES[0]))
+    channel = run(log, continuable=True)
+    charge_id = channel.settle().charge_id
+    with pytest.raises(ValueError, match="was settled"):
+        log.reserve(charge_id, 1, 10)
+    with pytest.raises(ValueError, match="was settled"):
+        log.add_part(charge_id, Gaussian(30.0), Price("x", 1.0, 2.0), spent=0.0, note={})
 
 
 def test_a_copy_keeps_what_it_reserved_and_settles_nothing(tmp_path: Path) -> None:
