@@ -75,9 +75,9 @@ if __name__ == "__main__":
     head = [
         "# Budgets by a filter, exact composition, and settlements",
         "",
-        f"How many runs fit into a budget of ε = {EPSILON:g} at δ = {DELTA:g}; nothing is trained. The last column is of runs that",
-        f"stop after {STOPPED:.0%} of their steps and settle, one after another, by the filter of the best order: each finds room",
-        "for all of its steps when it begins. Written by `python benchmarks/settlement.py`.",
+        f"How many runs fit into a budget of ε = {EPSILON:g} at δ = {DELTA:g}; nothing is trained. The last column is of runs",
+        f"that stop after {STOPPED:.0%} of their steps and settle, one after another, by the filter of the best order: each finds",
+        "room for all of its steps when it begins. Written by `python benchmarks/settlement.py`.",
         "",
         f"| run | ε of one, exactly | planned | GDP filter | Rényi filter, order {order:g} | best order | stopped and settled |",
         "| --- | --- | --- | --- | --- | --- | --- |",

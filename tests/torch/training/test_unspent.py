@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dperm.gradient.recipes import dp_sgd
 from dperm.privacy import Certificate
-from dperm.privacy.events import leaves
+from dperm.privacy.events import event_from_dict, leaves
 from dperm.release import Channel, SpendLog, UnpaidReleaseError, spend_log
 from dperm.release.ledger import Budget, RenyiFilter
 from dperm.torch import Callback, PrivateTrainer
@@ -265,6 +265,7 @@ def test_a_certificate_keeps_its_charge(log: SpendLog) -> None:
     assert (settled.event, settled.epsilon, settled.status) == (charged.event, charged.epsilon, "certified")
     assert "7 of 12 charged steps were never released" in str(settled) and "still its whole charge" in str(settled)
     assert settled.public_facts["steps_taken"] == 5
+    assert leaves(event_from_dict(settled.public_facts["never_released"])) == Counter({leaf: 7 for leaf in leaves(charged.event)})
     (stated,) = [each for each in settled.assumptions if each.key == "stopped by releases"]
     assert stated.responsible == "caller" and stated not in charged.assumptions
     assert Certificate.from_json(settled.to_json()) == settled

@@ -84,7 +84,8 @@ def settled(run: PrivateRun, *, public_validation: bool) -> Settlement:
     if len(run.charged.events) > 1:
         raise ValueError("Nothing is given back of a run that was charged again after an interruption: the whole charge stands.")
     run.settlement = run.channel.settle()
-    facts = {"settled": str(run.settlement), "steps_taken": run.step - run.lost}
+    unreleased = run.settlement.unreleased.to_dict()
+    facts = {"settled": str(run.settlement), "steps_taken": run.step - run.lost, "never_released": unreleased}
     assumed: tuple[Assumption, ...] = (statements.STOPPED_BY_RELEASES,)
     if run.validated:
         assumed += (statements.PUBLIC_HELD_OUT,)
