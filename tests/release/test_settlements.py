@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,46 @@ def test_a_kill_before_the_entry_settles_nothing(tmp_path: Path) -> None:
     (charge,) = log.charges()
     with pytest.raises(ValueError, match="made by another process"):
         log.settle(charge.id, "0" * 64, lambda _: Gaussian(30.0))
+
+
+def runs_and_settles(where: str, told: str) -> None:
+    """Run after run, each stopped somewhere and settled; what is released is told before."""
+    log, rng = SpendLog(where), np.random.default_rng()
+    with Path(told).open("a") as file:
+        while True:
+            channel = run(log, SelfComposed(Gaussian(500.0), 20), continuable=bool(rng.integers(2)))
+            for number in range(1, int(rng.integers(2, 19))):
+                if channel.charge_id is not None and number % 5 == 1:
+                    with contextlib.suppress(ValueError):
+                        channel.reserve(5, 20, number - 1)
+                file.write(f"{channel.charge_id} {number}\n")
+                file.flush()
+                release(channel, 500.0)
+            channel.settle()
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(200, marks=pytest.mark.slow)])
+def test_whenever_a_run_is_killed_nothing_is_given_back_that_was_released(tmp_path: Path, kills: int) -> None:
+    where, told = str(tmp_path / "spend.db"), tmp_path / "told"
+    log, rng = log_of(where, RenyiFilter.of(50.0, DELTA)), np.random.default_rng(0)
+    told.touch()
+    for _ in range(kills):
+        worker = multiprocessing.get_context("fork").Process(target=runs_and_settles, args=(where, str(told)))
+        size, until = told.stat().st_size, time.monotonic() + 60
+        worker.start()
+        while told.stat().st_size == size and time.monotonic() < until:
+            time.sleep(0.001)
+        time.sleep(float(rng.uniform(0.0, 0.3)))
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.join()
+    released = dict(line.split() for line in told.read_text().splitlines() if line.count(" ") == 1)  # the last of each run
+    settlements = log.history(None, ["settlement"])
+    assert len(settlements) > kills / 3
+    for entry in settlements:
+        assert entry["unreleased"] == 20 - int(released[entry["charge"]])
+    assert len(log.charges()) > len(settlements)
+    log.verify()
 
 
 def test_a_log_that_cannot_be_written_leaves_the_charge_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -512,6 +553,17 @@ def test_a_key_is_no_other_charge_s(tmp_path: Path) -> None:
         assert rows is not None
         bodies = str(about(rows, second.charge_id or ""))
     assert second._settlement_key not in bodies  # who reads the log cannot settle
+
+
+def test_a_run_knows_what_it_took_whatever_the_log_says() -> None:
+    allowance = Allowance()
+    allowance.open(TEN, continuable=True)
+    allowance.grant(0, 4)
+    paid = Gaussian(30.0).pays_for
+    allowance.take(paid)
+    allowance.close()
+    for unreserved, given_back in ((0, 9), (3, 9), (4, 9), (7, 6), (10, 3)):
+        assert allowance.unreleased(unreserved) == {Gaussian(30.0): given_back}
 
 
 def test_pure_noise_is_given_back(tmp_path: Path) -> None:

@@ -155,7 +155,8 @@ class Allowance:
             raise UnpaidReleaseError("Expected a charge of events, not of a budget: what is left of one is its filter's.")
         left = self._left + self._granted
         if unreserved is not None:
-            left += paid_steps(self.event, unreserved, steps_of(self.event))
+            first = max([unreserved, *(stop for _, stop in self._reserved)])  # what this run took, it knows whatever the log says
+            left += paid_steps(self.event, first, steps_of(self.event))
         paid_by = {leaf: leaf.pays_for for leaf in leaves(self.event)}
         found: Counter[Event] = Counter()
         for leaf, paid in paid_by.items():
