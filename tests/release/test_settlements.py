@@ -75,6 +75,7 @@ def holds(log: SpendLog, released: Event | None, charged: Event) -> None:
     log.verify()
 
 
+@pytest.mark.fast_cases("sqlite-renyi", "sqlite-gdp", "sqlite-gdp without mass")
 @pytest.mark.parametrize("rule", RULES, ids=["renyi", "gdp", "gdp without mass"])
 def test_what_was_never_released_is_given_back(where: str, rule: Any) -> None:
     log = log_of(where, rule)
@@ -108,6 +109,7 @@ def test_releases_of_several_kinds_are_counted_each(tmp_path: Path) -> None:
         holds(log, Composed(tuple(Gaussian(float(noise)) for noise in order)), event)
 
 
+@pytest.mark.fast_cases("sqlite-renyi", "sqlite-gdp")
 @pytest.mark.parametrize("rule", RULES[:2], ids=["renyi", "gdp"])
 def test_a_run_whose_steps_have_numbers_gives_back_those_that_nobody_reserved(where: str, rule: Any) -> None:
     log = log_of(where, rule)
@@ -194,6 +196,7 @@ def reserve_all(where: str, charge_id: str, told: Any) -> None:
     told.put(("end", taken))
 
 
+@pytest.mark.fast_cases("sqlite")  # those of chargers on a server: test_roles.py
 def test_steps_of_other_processes_are_counted_or_refused(where: str) -> None:
     """Whoever writes first: no step is both reserved and given back."""
     event = SelfComposed(Gaussian(3000.0), 100_000)

@@ -50,11 +50,10 @@ from dperm.release.ledger.ownership import CORRECTION, corrected, owned
 from dperm.release.ledger.settlements import (
     DIGEST,
     SETTLEMENT,
-    Reservation,
     Settlement,
     refuse_settled,
-    reservation,
     settled,
+    settlement_of,
 )
 
 USER = "DPERM_USER"
@@ -502,34 +501,19 @@ class SpendLog:
         OSError
             Where the log cannot be written.
         """
-        with self.database.connected():
-            while True:
-                foreseen, found, known = self._foreseen_settlement(charge_id, key, unreleased)
-                whole = self._is_new_here(charge_id)
-                with self._writing(None if whole else known, whole=whole) as (rows, _):
-                    _looked_at.add((self.database.place, charge_id))
-                    again, account = reservation(rows, charge_id, key)
-                    if again != found:
-                        continue  # another process reserved steps meanwhile
-                    made = foreseen.of(account)
-                    set_spent(rows, made.account)
-                    append(
-                        rows, SETTLEMENT, charge_id, {**made.said(key), "by": _whose(), "pid": os.getpid()}, event=made.unreleased
-                    )
-                return made
+        with self.database.connected(), self._writing(whole=self._is_new_here(charge_id)) as (rows, _):
+            _looked_at.add((self.database.place, charge_id))
+            made = settlement_of(rows, charge_id, key, unreleased)
+            set_spent(rows, made.account)
+            append(rows, SETTLEMENT, charge_id, {**made.said(key), "by": _whose(), "pid": os.getpid()}, event=made.unreleased)
+        return made
 
     def foreseen_settlement(self, charge_id: str, key: str, unreleased: Callable[[int | None], Event]) -> Settlement:
         """What `settle` would write now, with these arguments; raises as it does. Nothing is written."""
-        return self._foreseen_settlement(charge_id, key, unreleased)[0]
-
-    def _foreseen_settlement(
-        self, charge_id: str, key: str, unreleased: Callable[[int | None], Event]
-    ) -> tuple[Settlement, Reservation, Known]:
-        with self._reading() as (rows, known):
+        with self._reading() as (rows, _):
             if rows is None:
                 raise ValueError(f"The spend log no longer holds the charge {charge_id}.")
-            found, account = reservation(rows, charge_id, key)
-        return found.settled(charge_id, unreleased(found.unreserved), account), found, known  # may take a while: nobody waits
+            return settlement_of(rows, charge_id, key, unreleased)
 
     def settled(self, charge_id: str) -> bool:
         """Whether what was left of a charge was given back."""

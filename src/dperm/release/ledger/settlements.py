@@ -13,9 +13,9 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from dperm.privacy.events import Event, event_from_dict, leaves
 from dperm.release.ledger.budgets import Account, Budget
@@ -42,10 +42,6 @@ class Settlement:
     unreleased: Event
     given_back: Amounts
     account: Account
-
-    def of(self, account: Account) -> Settlement:
-        """The same, taken from what was spent of a budget in the meantime."""
-        return replace(self, account=Account(account.budget, lessened(account.spent, self.given_back)))
 
     def said(self, key: str) -> dict[str, Any]:
         """What its entry states, beside who wrote it."""
@@ -81,29 +77,13 @@ def digest_of_key(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-class Reservation(NamedTuple):
-    """A charge that may be settled: its entry's body and event, and the first step that no process has reserved (None: the run
-    reserves no steps)."""
-
-    body: Mapping[str, Any]
-    event: Event
-    unreserved: int | None
-
-    def settled(self, charge_id: str, unreleased: Event, account: Account) -> Settlement:
-        """What is given back where these leaves were never released. ValueError where the budget's rule cannot say, or where
-        something was not reserved."""
-        _refuse_unreserved(self.event, unreleased)
-        given_back = account.budget.rule.given_back(unreleased)
-        _refuse_more(given_back, costs_of(self.body))
-        return Settlement(charge_id, self.event, unreleased, given_back, account).of(account)
-
-
-def reservation(rows: Rows, charge_id: str, key: str) -> tuple[Reservation, Account]:
-    """The charge that a key settles, and its data set's budget. ValueError, which says why, where there is nothing to settle."""
+def settlement_of(rows: Rows, charge_id: str, key: str, unreleased: Callable[[int | None], Event]) -> Settlement:
+    """What a key settles of its charge. `unreleased` says which leaves of the charged event were never released, given the first
+    step that no process has reserved (None: the run reserves no steps). ValueError, which says why, where nothing is given back."""
     found = _charge(rows, charge_id)
     if found is None:
         raise ValueError(f"The spend log no longer holds the charge {charge_id}.")
-    body, event = found
+    body, charged = found
     if settled(rows, charge_id):
         raise ValueError(f"The charge {charge_id} was settled already: a charge is settled once.")
     if digest_of_key(key) != body.get(DIGEST):
@@ -114,7 +94,12 @@ def reservation(rows: Rows, charge_id: str, key: str) -> tuple[Reservation, Acco
     refuse_changed_rule(rows, account.budget)
     steps = [json.loads(text) for (text,) in _bodies(rows, charge_id, "steps")]
     unreserved = max([int(step["stop"]) for step in steps], default=0) if body.get("keeps_reservations") else None
-    return Reservation(body, event, unreserved), account
+    left = unreleased(unreserved)
+    _refuse_unreserved(charged, left)
+    given_back = account.budget.rule.given_back(left)
+    _refuse_more(given_back, costs_of(body))
+    after = Account(account.budget, lessened(account.spent, given_back))
+    return Settlement(charge_id, charged, left, given_back, after)
 
 
 def settled(rows: Rows, charge_id: str, before: int | None = None) -> bool:
