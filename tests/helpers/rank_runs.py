@@ -43,7 +43,7 @@ from dperm.gradient import (
 from dperm.gradient.correlation.banded_toeplitz import BandedToeplitz
 from dperm.gradient.recipes import dpis, individual_descent
 from dperm.privacy import Certificate, Gaussian, Relation
-from dperm.release import GaussianNoise, Noise, Source
+from dperm.release import GaussianNoise, Noise, Source, UnpaidReleaseError
 from dperm.torch import Callback, ModuleObjective, PrivateTrainer, TorchRecords, private_channel_statistics
 from dperm.torch.ranks import RankError, Ranks, RankSource, Share
 from dperm.torch.ranks.rank_share import share_of
@@ -454,6 +454,34 @@ def padded() -> dict[str, Any]:
         Share.places = kept
 
 
+class StopsOnFirst(Callback):
+    """Rank 0 alone would stop, after three steps: all do."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def should_stop(self) -> bool:
+        self.steps += 1
+        return self.steps >= 3 and Ranks.here().rank == 0
+
+
+def settled() -> dict[str, Any]:
+    """A run that stopped, and what it gave back; it then releases nothing on any rank."""
+    model = nn.Linear(D, 2)
+    trainer = PrivateTrainer(
+        model, cross_entropy, torch.optim.SGD(model.parameters(), 0.1), epsilon=1.0, delta=1e-6, epochs=2, expected_batch_size=24,
+        public_size=N, label="stays",
+    )  # fmt: skip
+    trainer.fit(records(), callbacks=[StopsOnFirst()], progress=False)
+    settlement, left = trainer.settle(), trainer.remaining
+    assert left is not None and trainer._session.run is not None
+    try:
+        trainer._session.run.gradients(trainer.objective.theta)
+    except UnpaidReleaseError as error:
+        return {"taken": left.steps_taken, "given back": settlement.steps_given_back, "after": str(error)}
+    return {}
+
+
 WORKS: dict[str, Callable[[], Any]] = {
     **SCENARIOS,
     **ERRORS,
@@ -463,6 +491,7 @@ WORKS: dict[str, Callable[[], Any]] = {
     "noise on every rank": noise_on_every_rank,
     **noises(trained),
     "padded": padded,
+    "settled": settled,
     "drawn apart": drawn_apart,
     "sources of their own": lambda: trained(random_state=door_of(Randomness.fixed(Ranks.here().rank))),
     "dealt": lambda: dealt(Plan),

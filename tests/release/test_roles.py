@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from dperm.privacy import Event, Gaussian, PureDP
+from dperm.privacy import Event, Gaussian, PureDP, SelfComposed
 from dperm.privacy.accountants.privacy_filters import BudgetExceeded, Price
 from dperm.release import SpendLog
 from dperm.release.ledger import Budget, GdpFilter, Plan, RenyiFilter, clocks
 from dperm.release.ledger.entries import append, canonical
 from dperm.release.ledger.roles import make_roles
+from dperm.release.ledger.settlements import digest_of_key, new_key
 from helpers import postgres
 from helpers.commands import dperm
 
@@ -477,3 +478,69 @@ def test_the_first_charge_of_a_database_without_budgets_is_a_charger_s(ledger: L
     charge(alice)
     charge(alice, label="")
     assert alice.verify() == 2
+
+
+SETTLED: dict[str, dict[str, Any]] = {
+    "another key": {"settlement_key": "0" * 64},
+    "no key": {"settlement_key": None},
+    "a key that is no text": {"settlement_key": 3},
+    "more than it cost": {"given_back": {"divergence": 99.0}},
+    "less than nothing": {"given_back": {"divergence": -1.0}},
+    "no number": {"given_back": {"divergence": "NaN"}},
+    "of another kind": {"given_back": {"mu_squared": 0.0}},
+    "nothing": {"given_back": {}},
+    "no table": {"given_back": 1.0},
+    "unsaid": {"given_back": None},
+    "of another data set": {"label": "others"},
+    "of no data set": {"label": None},
+    "of no charge": {"charge": "d" * 32},
+    "without an event": {"event": None},
+}
+
+
+def test_a_charger_settles_its_own_charge_once(stays: Ledger) -> None:
+    """By the key that its process made up; the server's sum is that of this package, to the last bit."""
+    alice, olga = SpendLog(stays.alice), SpendLog(stays.olga)
+    event, key = SelfComposed(EVENT, 10), new_key()
+    run = charge(alice, event, settlement_digest=digest_of_key(key))
+    other = charge(alice, event, settlement_digest=digest_of_key(new_key()))
+    rule = RenyiFilter.of(2.0, DELTA)
+    before = alice.head(), alice.account("stays")
+    entry = {
+        "kind": "settlement", "charge": run, "settlement_key": key, "given_back": dict(rule.given_back(EVENT)), "id": None,
+        "costs": None, "private": None, "mechanism": None,
+    }  # fmt: skip
+    for name, changes in {**SETTLED, "of another's charge": {"charge": other}}.items():
+        of = None if changes.get("event", "") is None else EVENT
+        with pytest.raises(psycopg.Error):
+            stays.append(stays.body(of, **{**entry, **changes}), of)
+            pytest.fail(f"{name} was taken")
+    assert (alice.head(), alice.account("stays")) == before
+    settlement = alice.settle(run, key, lambda _: SelfComposed(EVENT, 7))
+    assert alice.account("stays") == settlement.account == olga.account("stays")
+    assert settlement.account.spent["divergence"] == pytest.approx(rule.cost(SelfComposed(EVENT, 13))["divergence"])
+    for later in (
+        {**entry},
+        {"kind": "steps", "start": 0, "stop": 1, "limit": 10},
+        {"kind": "part", "account": "x", "cost": 0.0},
+    ):
+        of = None if later["kind"] == "steps" else EVENT
+        with pytest.raises(psycopg.Error, match="was not settled"):
+            stays.append(stays.body(of, **{**entry, **later, "settlement_key": key}), of)
+    assert alice.verify() == olga.verify() == 4
+
+
+@pytest.mark.parametrize("rule", [Plan.of(2.0, DELTA, [(EVENT, 7)]), RenyiFilter.of(2.5, DELTA)], ids=["plan", "changed"])
+def test_a_charger_settles_nothing_where_no_filter_was_fixed(stays: Ledger, rule: Any) -> None:
+    alice, key = SpendLog(stays.alice), new_key()
+    SpendLog(stays.olga).create_budget(Budget("stays", rule, alert=1.0))
+    run = charge(alice, settlement_digest=digest_of_key(key))
+    with pytest.raises(ValueError, match="rule was changed"):
+        alice.settle(run, key, lambda _: EVENT)
+    costs = rule.cost(EVENT)
+    body = stays.body(
+        kind="settlement", charge=run, settlement_key=key, given_back=costs, id=None, costs=None, private=None, mechanism=None
+    )
+    with pytest.raises(psycopg.Error, match="a filter that was fixed before"):
+        stays.append(body)
+    assert alice.verify() == 3

@@ -14,6 +14,7 @@ What holds, whatever is asked in whatever order:
    step, where steps have numbers.
 6. Of steps that are charged as hidden, one iterate of each run leaves.
 7. A part of a filter's budget covers what it pays for once the filter has taken it. Of parts whose numbers overlap one is open.
+8. An allowance that was closed covers nothing any more. What it says then was never released, was not: no claim was paid by it.
 
 The allowance sees neither data nor noise. Who writes charges to disk, and who makes the noise: `dperm.release.channel`.
 """
@@ -28,6 +29,8 @@ from dperm.privacy.accountants.privacy_filters import Filter, ProfileFilter, fil
 from dperm.privacy.events import Disjoint, Event, Paid, begun_periods, leaves, paid_steps, steps_of
 from dperm.release.draws import Draw
 
+#: Kinds of releases each of which is charged by itself.
+_SINGLE = ("gaussian", "pure", "choice")
 _SAME = 1e-9  # relative difference within which two noise levels are the same number
 
 #: What a release, or a split into parts, asks to be paid by.
@@ -53,6 +56,7 @@ class Allowance:
         self._periods: Counter[Claim] = Counter()  # that may begin, of draws that are charged together
         self._in_period = 0  # releases since the last of them began
         self._period: Claim | None = None  # what pays for it
+        self._closed = False
 
     def open(self, event: Event, *, continuable: bool = False, again: bool = False) -> None:
         """The charge was paid, of a run that may be continued if it is `continuable`; `again`: by a run that was interrupted,
@@ -118,8 +122,9 @@ class Allowance:
     def take(self, *claims: Claim) -> None:
         """Pay for one release that makes these claims, out of what is left. UnpaidReleaseError, with nothing taken, where it is
         not covered."""
-        if os.getpid() != self._process:
-            raise UnpaidReleaseError("This channel was opened by another process, which may release what it paid for.")
+        self._refuse_other_process()
+        if self._closed:
+            raise UnpaidReleaseError("This channel was closed to settle its charge: nothing leaves it any more.")
         paying = [self._covering(claim) for claim in claims]
         for claim, count in Counter(paying).items():
             if count > self._left[claim] + self._granted[claim]:
@@ -128,6 +133,38 @@ class Allowance:
             self._go_on_in_period(claim)
         for claim in paying:
             (self._left if self._left[claim] else self._granted)[claim] -= 1
+
+    def _refuse_other_process(self) -> None:
+        if os.getpid() != self._process:
+            raise UnpaidReleaseError("This channel was opened by another process, which may release what it paid for.")
+
+    def close(self) -> None:
+        """Cover nothing any more, for good. UnpaidReleaseError in another process, whose copy says nothing of the first."""
+        self._refuse_other_process()
+        self._closed = True
+
+    def unreleased(self, unreserved: int | None) -> Counter[Event]:
+        """The leaves of what was charged that paid for no release so far; of a closed allowance, that never will.
+
+        `unreserved`: the first step that no process has reserved, where steps have numbers: nobody has released those from there
+        on, nor this run those that it reserved and did not take. Steps that others reserved count as released. Leaves whose
+        releases are drawn or charged together, objectives, splits and hidden steps are left out: they count as released.
+        UnpaidReleaseError where nothing was charged, or a budget whose parts are chosen on the way.
+        """
+        if self.event is None or self.filter is not None:
+            raise UnpaidReleaseError("Expected a charge of events, not of a budget: what is left of one is its filter's.")
+        left = self._left + self._granted
+        if unreserved is not None:
+            first = max([unreserved, *(stop for _, stop in self._reserved)])  # what this run took, it knows whatever the log says
+            left += paid_steps(self.event, first, steps_of(self.event))
+        paid_by = {leaf: leaf.pays_for for leaf in leaves(self.event)}
+        found: Counter[Event] = Counter()
+        for leaf, paid in paid_by.items():
+            if paid is None or paid.kind not in _SINGLE or leaf.releases > 1:
+                continue
+            if sum(other is not None and _pays(other, paid) for other in paid_by.values()) == 1:  # else another may have paid
+                found[leaf] = left[paid]
+        return +found
 
     def _covering(self, claim: Claim) -> Claim:
         """What is left that pays for a claim, with how its records were drawn."""

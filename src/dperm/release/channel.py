@@ -7,6 +7,8 @@
        └─── resume(id) ──► reserve(steps) ──► what the event names at the numbers of these steps
                 └─ of a filter: reopen(part) first, or allow(part)
 
+    settle() closes the door for good, and gives back to the data set's budget what was charged and never released.
+
 The charge is written to the spend log before the door opens; so are parts and steps, in runs that may be continued. What it
 covers is an `Allowance`, which raises UnpaidReleaseError for a release that nothing pays for. What is asked, and with which
 noise, is a `Noise`, and the randomness behind the door a `Source`, which replay swaps.
@@ -26,11 +28,12 @@ from dperm._random import Randomness
 from dperm._types import Array
 from dperm.privacy.accountants.privacy_filters import Filter, Price, filter_of
 from dperm.privacy.certificates.assumptions import Provenance
-from dperm.privacy.events import Disjoint, Event, chosen_on_the_way, leaves, relation_of, steps_of
+from dperm.privacy.events import Composed, Disjoint, Event, SelfComposed, chosen_on_the_way, leaves, relation_of, steps_of
 from dperm.release.allowance import Allowance, UnpaidReleaseError
 from dperm.release.draws import Coin, Draw, Indices
 from dperm.release.foreseen import stop_where_foreseen
-from dperm.release.ledger import Part, SpendLog
+from dperm.release.ledger import Part, Settlement, SpendLog
+from dperm.release.ledger.settlements import digest_of_key, new_key
 from dperm.release.noise import Noise
 from dperm.release.source import Source, SystemSource, provenance_of
 
@@ -50,6 +53,7 @@ class Channel:
         self.provenance = provenance_of(source)
         self.charge_id: str | None = None
         self._keeps_parts = False  # whether parts of a filter are written to the log
+        self._settlement_key = ""  # of the charge, in this process's memory alone
         #: what each model's run tells its data holder, and nobody else: it is made from records, without noise
         self.confided: list[Mapping[str, Any]] = []
 
@@ -116,6 +120,7 @@ class Channel:
             if continuable and any(isinstance(leaf, Disjoint) for leaf in leaves(event)):
                 raise ValueError("Expected no reserved steps with an event that is split: such a run cannot be continued.")
             stop_where_foreseen(event, mechanism, self.label, persons)
+            key = new_key()
             self.charge_id = self.log.charge(
                 event,
                 mechanism=mechanism,
@@ -124,8 +129,9 @@ class Channel:
                 keeps_parts=continuable,
                 keeps_reservations=continuable,
                 persons=persons,
+                settlement_digest=digest_of_key(key),
             )
-            self._keeps_parts = continuable
+            self._keeps_parts, self._settlement_key = continuable, key
             self._allowance.open(event, continuable=continuable)
             return self.charge_id
 
@@ -142,6 +148,11 @@ class Channel:
             if not charged.keeps_reservations:
                 raise UnpaidReleaseError(
                     "This run reserved no steps in the spend log: what it released of its charge is not known."
+                )
+            if self.log.settled(charge_id):
+                raise UnpaidReleaseError(
+                    f"The charge {charge_id} was settled: what was left of it was given back to the budget of {charged.label!r}, "
+                    "and the run cannot be continued."
                 )
             _refuse_hidden(event)
             if filter_of(event) is not None and not charged.keeps_parts:
@@ -248,6 +259,56 @@ class Channel:
             door._allowance.open(part)
             doors.append(door)
         return doors
+
+    # The settlement
+
+    def settle(self) -> Settlement:
+        """Close the channel for good, and give back to the data set's budget what was charged and never released.
+
+        Call it between steps, in the process that made the charge, once the run has stopped **by what was released**, or by
+        what does not depend on the records; never by exact scores of protected records, and not after a step that failed. The
+        budget must add up by a filter that was fixed before its first charge. What can be refused is refused first, and the
+        run may go on; then the door closes, and only then is the settlement written: what fails in between settles nothing, and
+        the whole charge stands.
+
+        Returns
+        -------
+        Settlement
+            What was given back, and the budget after that.
+
+        Raises
+        ------
+        ValueError
+            Where nothing is given back: there is no budget by such a filter, another process made the charge, it was settled
+            before, its parts are chosen on the way, or nothing of it is left that is charged release by release.
+        UnpaidReleaseError
+            Where nothing was charged.
+        OSError
+            Where the log cannot be written. It may be called again.
+        """
+        charge_id = self._own_charge()
+        if not self._settlement_key:
+            raise ValueError(
+                "Only the process that made a charge can settle it: what a run released before an interruption is not known."
+            )
+        if self.filter is not None:
+            raise ValueError(
+                "Nothing is given back of a charge whose parts are chosen on the way, such as a training whose noise follows "
+                "from what was released, or from the number of records: state public_size, and a plan of fixed noise."
+            )
+        self.log.foreseen_settlement(charge_id, self._settlement_key, self._unreleased)  # what it refuses closes nothing
+        with self._lock:  # a release that is under way has left, and is counted; none follows
+            self._allowance.close()
+        return self.log.settle(charge_id, self._settlement_key, self._unreleased)
+
+    def _unreleased(self, unreserved: int | None) -> Event:
+        left = self._allowance.unreleased(unreserved)
+        if not left:
+            raise ValueError(
+                "Nothing to settle: all that was charged was released, or is charged together with what was. Steps that are "
+                "drawn or charged together, such as those of balls and bins or of correlated noise, count as released."
+            )
+        return Composed(tuple(SelfComposed(leaf, count) for leaf, count in left.items()))
 
     # What leaves
 

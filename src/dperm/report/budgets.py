@@ -11,6 +11,7 @@ from dperm.release import SpendLog
 from dperm.release.ledger import Account
 from dperm.release.ledger.entries import costs_of
 from dperm.release.ledger.rules import Amounts, added
+from dperm.release.ledger.settlements import SETTLEMENT
 from dperm.report.figures import budget_figure
 from dperm.report.page import rendered
 
@@ -34,23 +35,28 @@ class Spending:
         """In the order of the log. What was charged before the budget was made is nobody's."""
         rule, spent = account.budget.rule, account.spent
         charged = False  # before it was made
-        made, seen = datetime.now(UTC), _Seen()
+        made, seen, names = datetime.now(UTC), _Seen(), dict[str, str]()
         since: Amounts = {}
         for entry in log.entries(account.budget.label):
             if entry["kind"] == "budget":  # in place of those before, if there are any
                 made, charged = _time(entry["time"]), charged or seen.count > 0
-                seen, since = _Seen(), {}
+                seen, since, names = _Seen(), {}, {}
+            elif entry["kind"] == SETTLEMENT:
+                if name := names.get(entry["charge"]):  # else it is of a charge before it was made
+                    since = added(since, entry["given_back"], -1)
+                    seen.add(_time(entry["time"]), name, -rule.share(entry["given_back"], spent), charges=0)
             elif "costs" in entry or "rdp" in entry:
                 costs = costs_of(entry)
                 since = added(since, costs)
-                seen.add(_time(entry["time"]), str(entry.get("by") or _UNSAID), rule.share(costs, spent))
+                names[entry["id"]] = name = str(entry.get("by") or _UNSAID)
+                seen.add(_time(entry["time"]), name, rule.share(costs, spent))
             else:
                 charged = True
         start = {EARLIER: rule.share(_less(spent, since), spent)} if charged else {}
         points = [(made, {}), *seen.points, *seen.last, (datetime.now(UTC), seen.held)]
         rows = [{**start, **held} for _, held in points]
         times = tuple(moment for moment, _ in points)
-        return cls(account, times, {name: tuple(row.get(name, 0.0) for row in rows) for name in rows[-1]}, seen.count)
+        return cls(account, times, {name: tuple(row.get(name, 0.0) for row in rows) for name in rows[-1]}, seen.charges)
 
     @cached_property
     def shares(self) -> dict[str, float]:
@@ -73,13 +79,14 @@ class _Seen:
     """What names have spent, after every so many charges, at most `_POINTS` times, and after the last."""
 
     def __init__(self) -> None:
-        self.count, self.every = 0, 1
+        self.count, self.every, self.charges = 0, 1, 0
         self.held: dict[str, float] = {}
         self.points: list[tuple[datetime, dict[str, float]]] = []
         self._moment: datetime | None = None
 
-    def add(self, moment: datetime, name: str, share: float) -> None:
+    def add(self, moment: datetime, name: str, share: float, charges: int = 1) -> None:
         self.count += 1
+        self.charges += charges
         self._moment = moment
         self.held[name] = self.held.get(name, 0.0) + share
         if self.count % self.every == 0:

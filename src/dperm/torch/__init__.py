@@ -23,6 +23,7 @@ from dperm.torch.parameters.optimizer import TorchOptimizer
 from dperm.torch.training.callbacks import Callback, PrivateStep, ProgressBar, TensorBoard
 from dperm.torch.training.search import Candidate, SearchedRun, search_runs
 from dperm.torch.training.trainer import PrivateTrainer
+from dperm.torch.training.unspent import Remaining
 
 __all__ = [
     "AdamBC",
@@ -34,6 +35,7 @@ __all__ = [
     "PrivateStep",
     "PrivateTrainer",
     "ProgressBar",
+    "Remaining",
     "Scattering2D",
     "SearchedRun",
     "TemperedSigmoid",

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from dperm.release import SpendLog
+from dperm.release.ledger import Budget
 from dperm.torch.ranks import Share
 from dperm.torch.ranks import rank_share as sharing
 from helpers.killed_ranks import steps_for
@@ -120,6 +121,17 @@ def test_draws_are_dealt_out_where_they_are_the_same_and_nothing_is_kept(tmp_pat
         assert rank["dealt"]["dealt"] == {True}
         assert rank["kept"]["dealt"] == {False}
         assert "Expected all ranks to draw the same records" in rank["drawn apart"]["error"]
+
+
+@pytest.mark.slow
+def test_ranks_stop_together_and_give_back_once(tmp_path: Path) -> None:
+    log = SpendLog.current()
+    log.create_budget(Budget.of("stays", 4.0))
+    for rank in launched(tmp_path, ["settled"], 2):
+        assert (rank["settled"]["taken"], rank["settled"]["given back"]) == (3, 7)
+        assert "closed to settle" in rank["settled"]["after"]
+    assert [entry["kind"] for entry in log.history()] == ["budget", "charge", "settlement"]
+    log.verify()
 
 
 @pytest.mark.slow

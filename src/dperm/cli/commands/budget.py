@@ -88,12 +88,23 @@ def show(asked: ShowOptions) -> None:
     if asked.as_json:
         from dperm.report.budgets import Spending
 
-        told = [{**each.to_dict(), "by": Spending.of(log, each).shares} for each in found]
+        told = [
+            {
+                **each.to_dict(),
+                "by": Spending.of(log, each).shares,
+                "settlements": log.history(each.budget.label, ("settlement",)),
+            }
+            for each in found
+        ]
         say_json({"log": log.where, "budgets": told})
         return
     say(f"{log.where}: {len(found)} budget{'s' if len(found) != 1 else ''}.")
     for account in found:
         _say(account)
+        if given_back := log.history(account.budget.label, ("settlement",)):
+            steps = sum(entry["unreleased"] for entry in given_back)
+            runs = f"{len(given_back):,} run{'s' if len(given_back) > 1 else ''}"
+            say(f"  {runs} that stopped early gave back {steps:,} steps, which are not in what was spent.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +113,7 @@ class HistoryOptions(ShowOptions):
 
 
 def history(asked: HistoryOptions) -> None:
-    """Every charge and budget, oldest first. With -o a page that draws what was spent over time.
+    """Every charge, budget and settlement, oldest first. With -o a page that draws what was spent over time.
 
     \b
     Examples:
@@ -121,7 +132,7 @@ def history(asked: HistoryOptions) -> None:
     if asked.as_json:
         say_json(log.history(asked.label))
         return
-    for entry in log.entries(asked.label, ("charge", "budget", "refusal", "time")):
+    for entry in log.entries(asked.label, ("charge", "budget", "settlement", "refusal", "time")):
         with damaged(entry["number"], entry):
             say(_line(entry))
 
@@ -133,6 +144,9 @@ def _line(entry: dict[str, Any]) -> str:
     if entry["kind"] == "budget":
         signed = f", signed by {entry['owner_key'][:16]}…" if "owner_key" in entry else ""
         what = f"budget ε = {Budget.from_dict(entry['budget']).epsilon:g}{signed}"
+    elif entry["kind"] == "settlement":
+        gave_back = f"{entry['unreleased']:,} of {entry['charged']:,} steps were never released"
+        what = f"settled {entry['charge'][:8]}…: {gave_back}"
     elif entry["kind"] == "time":
         what = f"time corrected from {entry['was']}"
     else:

@@ -155,6 +155,15 @@ PUBLIC_HELD_OUT = Assumption(
     "public held-out records",
 )
 
+#: of a run whose unspent steps were given back to a budget
+STOPPED_BY_RELEASES = Assumption(
+    "When the run stopped was decided by what it and others had released, or by what does not depend on the records: not by "
+    "exact scores of protected records, nor by anything else that was made of them without noise.",
+    "caller",
+    "stated; a run that showed private numbers or failed within a step is not settled",
+    "stopped by releases",
+)
+
 SECRET_TRIES = Assumption(
     "How many tries there were, and what the others gave, stays secret. It shows in how long the search took.",
     "caller",

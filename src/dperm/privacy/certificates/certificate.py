@@ -237,6 +237,11 @@ class Certificate:
         """A copy that says which risk the budget was stated as."""
         return replace(self, public_facts={**self.public_facts, "risk": str(risk)})
 
+    def settled(self, facts: Mapping[str, Any], *assumed: Assumption) -> Certificate:
+        """A copy that also states what was given back to a budget, in `facts`, of which "settled" is a sentence. Event and ε stay
+        those of the whole charge: the reason to stop may have been what was released."""
+        return replace(self, public_facts={**self.public_facts, **facts}, assumptions=(*assumed, *self.assumptions))
+
     def stopped(self, statement: ExPost) -> Certificate:
         """A copy that also states what the run cost where it stopped."""
         return replace(self, ex_post=statement)
@@ -372,6 +377,11 @@ class Certificate:
                 lines.append(f"Target epsilon {self.target_epsilon:g}; {least} is the tightest bound we can prove.")
         if "risk" in self.public_facts:
             lines.append(f"Asked for: {self.public_facts['risk']}.")
+        if "settled" in self.public_facts:
+            kept = (
+                "What this release cost by itself is still its whole charge: what was released may have been the reason to stop."
+            )
+            lines.append(f"Settled: {self.public_facts['settled']}. {kept}")
         if self.ex_post is not None:
             lines.append(str(self.ex_post))
         lines.append(f"Accountant: {self.accountant}. Issued {self.created} by dperm {self.versions.get('dperm', '?')}.")

@@ -7,6 +7,7 @@ Entries are appended and hash-chained, never changed. The rules of budgets are i
 from dperm.release.ledger.budgets import Account, Budget
 from dperm.release.ledger.log import Charge, Part, SpendLog, only_claimed, spend_log, thrown_away
 from dperm.release.ledger.rules import GdpFilter, Plan, RenyiFilter, Rule
+from dperm.release.ledger.settlements import Settlement
 
 __all__ = [
     "Account",
@@ -17,6 +18,7 @@ __all__ = [
     "Plan",
     "RenyiFilter",
     "Rule",
+    "Settlement",
     "SpendLog",
     "only_claimed",
     "spend_log",

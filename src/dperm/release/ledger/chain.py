@@ -15,7 +15,8 @@ from dperm.release.ledger.databases import Rows
 from dperm.release.ledger.entries import WRONG, amounts, canonical, costs_of, events_of, flags_of
 from dperm.release.ledger.heads import Known, Standing
 from dperm.release.ledger.ownership import CORRECTION, refuse_uncorrected, refuse_unsigned
-from dperm.release.ledger.rules import Amounts, added
+from dperm.release.ledger.rules import Amounts, added, lessened
+from dperm.release.ledger.settlements import SETTLEMENT, checked, refuse_settled
 
 _AT_ONCE = 10_000  # entries that are read together
 _SAME = 1e-9  # relative difference of sums that were added up in another order
@@ -107,15 +108,16 @@ def _next(
     try:
         if kind == "budget":
             refuse_unsigned(data, known.chain, accounts.get(label))
-            accounts[label] = _made(rows, data, number, events)
+            accounts[label] = _made(rows, data, number, events, accounts.get(label))
         elif kind == "charge" and label in accounts:
             accounts[label] = replace(accounts[label], spent=added(accounts[label].spent, amounts(costs_of(data))))
-        elif kind == "part":
-            amounts({data["account"]: data["cost"]})
-            if type(data.get("start", 0)) is not int:
-                raise ValueError(f"expected the number of a part's first step, got {data['start']!r:.80}")
-        elif kind == "steps":
-            amounts({name: data[name] for name in ("start", "stop", "limit")})
+        elif kind == SETTLEMENT:
+            if (held := accounts.get(label)) is None:
+                raise ValueError("it settles no charge of its data set.")
+            given_back = checked(rows, data, number, Budget.from_dict(json.loads(held.budget)), events)
+            accounts[label] = replace(held, spent=lessened(held.spent, given_back))
+        elif kind in ("part", "steps"):
+            _admit_later(rows, kind, data, number)
         elif kind == CORRECTION:
             refuse_uncorrected(data, known)
     except ValueError as error:
@@ -127,17 +129,35 @@ class _Unfit(Exception):
     """An entry does not follow from those before it. The message goes on after the entry's name."""
 
 
-def _made(rows: Rows, data: Mapping[str, Any], number: int, events: Mapping[str, Event] | None) -> Standing:
-    """A budget as its entry made it: with what its data set had been charged before, which is recomputed from these `events`, or
-    where the entry does not state it."""
+def _admit_later(rows: Rows, kind: str, data: Mapping[str, Any], number: int) -> None:
+    """ValueError for steps or a part of a charge that are stated in another form, or that follow its settlement."""
+    if kind == "part":
+        amounts({data["account"]: data["cost"]})
+        if type(data.get("start", 0)) is not int:
+            raise ValueError(f"expected the number of a part's first step, got {data['start']!r:.80}")
+    else:
+        amounts({name: data[name] for name in ("start", "stop", "limit")})
+    refuse_settled(rows, data["charge"], number)
+
+
+def _made(
+    rows: Rows, data: Mapping[str, Any], number: int, events: Mapping[str, Event] | None, replaced: Standing | None
+) -> Standing:
+    """A budget as its entry made it: with what its data set had been charged before. Where the budget that it replaced had the
+    same rule, that is what was spent of that one; by another rule it is the cost of all charges, settled or not, recomputed
+    from these `events`, or where the entry does not state it."""
     text, stated = canonical(data["budget"]), data.get("spent")
     if data["budget"]["label"] != data["label"]:
         raise ValueError(f"it is of {data['label']!r}, and its budget of {data['budget']['label']!r}.")
     key = str(data.get("owner_key", ""))
     if stated is not None and events is None:
         return Standing(text, amounts(stated), key)
-    events = events_of(rows) if events is None else events
     budget, total = Budget.from_dict(data["budget"]), {}
+    if replaced is not None and Budget.from_dict(json.loads(replaced.budget)).rule == budget.rule:
+        if stated is not None and not _alike(amounts(stated), replaced.spent):
+            raise ValueError(f"it states another sum for {budget.label!r} than was spent before.")
+        return Standing(text, replaced.spent if stated is None else amounts(stated), key)
+    events = events_of(rows) if events is None else events
     earlier = "SELECT event, count(*) FROM dperm_entries WHERE kind = 'charge' AND label = ? AND number < ? GROUP BY event"
     for digest, times in rows(earlier, budget.label, number):
         total = added(total, budget.cost(events[digest]), int(times))

@@ -60,6 +60,9 @@ MIGRATIONS: Sequence[Sequence[str]] = (
         "CREATE TABLE dperm_limits (label TEXT NOT NULL, kind TEXT NOT NULL, amount DOUBLE PRECISION NOT NULL, "
         "PRIMARY KEY (label, kind))",
     ),
+    (  # settlements, which earlier versions would take for changed budgets; of each charge there is at most one
+        "CREATE UNIQUE INDEX dperm_settlements ON dperm_entries (charge) WHERE kind = 'settlement'",
+    ),
 )
 
 

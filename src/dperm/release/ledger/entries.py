@@ -114,6 +114,12 @@ def events_of(rows: Rows, label: str | None = None) -> dict[str, Event]:
     return found
 
 
+def event_of_digest(rows: Rows, digest: Any) -> Any:
+    """The table of one event. ValueError where the log holds none of this digest, or where it was changed."""
+    found = rows("SELECT body FROM dperm_events WHERE digest = ?", digest)
+    return _event_in(digest, found[0][0] if found else None)
+
+
 def _event_in(digest: Any, text: Any) -> Any:
     """The table of an event that entries name by its digest."""
     try:

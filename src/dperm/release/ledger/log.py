@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +47,14 @@ from dperm.release.ledger.entries import (
 )
 from dperm.release.ledger.heads import Known, refuse_forged, remember, remembered, state_folder
 from dperm.release.ledger.ownership import CORRECTION, corrected, owned
+from dperm.release.ledger.settlements import (
+    DIGEST,
+    SETTLEMENT,
+    Settlement,
+    refuse_settled,
+    settled,
+    settlement_of,
+)
 
 USER = "DPERM_USER"
 NOT_REMEMBERED = (
@@ -55,6 +63,7 @@ NOT_REMEMBERED = (
 )
 _AT_ONCE = 10_000  # entries that are read together
 _LOOKS, _PAUSE = 10, 0.05  # for what another process of this user remembers, and seconds between looks
+_HISTORY = ("charge", "budget", SETTLEMENT)  # kinds of entries that change what is spent
 _HUGE = 100.0  # of ε: beyond it distributions of privacy losses are too wide to be composed finely
 _STARTED_IN = Path.cwd()  # the working directory may change later
 #: The log within `spend_log`, for this thread or task alone; and, for processes that are started in it, whose it is and where.
@@ -129,13 +138,15 @@ class SpendLog:
         keeps_parts: bool = False,
         keeps_reservations: bool = False,
         persons: bool = False,
+        settlement_digest: str = "",
     ) -> str:
         """Append a charge and wait until it is on disk; returns its id. OSError where that fails, BudgetExceeded where the data
         set's budget has too little left, ValueError where it cannot hold such a charge: nothing may run.
 
         `private` = False marks a run with a fixed seed: its event does not bound what it gave away. `keeps_parts`: what its
         filter admits will be in this log; `keeps_reservations`: its steps, before they are drawn. So the run can be continued.
-        `persons`: neighbours differ in all rows of a person. Within `only_claimed` the entry says so.
+        `persons`: neighbours differ in all rows of a person. `settlement_digest`: of the key that `settle` takes for it, see
+        `digest_of_key`. Within `only_claimed` the entry says so.
         """
         body: dict[str, Any] = {
             "id": uuid.uuid4().hex,
@@ -147,6 +158,7 @@ class SpendLog:
         }
         stated = {"keeps_parts": keeps_parts, "keeps_reservations": keeps_reservations, "persons": persons}
         body |= {name: True for name, holds in stated.items() if holds}
+        body |= {DIGEST: settlement_digest} if settlement_digest else {}
         body |= {"claimed": reason} if (reason := _CLAIMED.get()) else {}
         with self.database.connected():
             return self._charged(body, event, label)
@@ -190,7 +202,8 @@ class SpendLog:
         return known.charged({} if event is None else known.budget.cost(event), today)
 
     def create_budget(self, budget: Budget, *, key: SigningKey | None = None, owner_key: str = "") -> Account:
-        """Write a budget, or another one in its place. What was charged to its data set before counts.
+        """Write a budget, or another one in its place. What was charged to its data set before counts: by another rule in full,
+        by the same one less what was given back.
 
         Filters promise their ε for rules and sizes that do not depend on what was released.
 
@@ -214,7 +227,6 @@ class SpendLog:
         with self._writing(whole=True) as (rows, known):
             self._refuse_chargers(rows)
             replaced = known.accounts.get(budget.label)
-            account = Account(budget)
             events = events_of(rows, budget.label)
             found = rows(
                 "SELECT event, private, claimed, persons, count(*) FROM dperm_entries WHERE kind = 'charge' AND label = ? "
@@ -222,7 +234,9 @@ class SpendLog:
                 budget.label,
             )
             before = account_of(rows, budget.label)
-            if found and budget.rule.fixed_beforehand and (before is None or before.budget.rule != budget.rule):
+            same_rule = before is not None and before.budget.rule == budget.rule
+            account = Account(budget, before.spent if before is not None and same_rule else {})
+            if found and budget.rule.fixed_beforehand and not same_rule:
                 raise ValueError(
                     f"Expected a plan before anything is charged, but {budget.label!r} has charges: what was released may have "
                     "been a reason for what is planned. Give it a filter."
@@ -230,6 +244,8 @@ class SpendLog:
             for digest, private, claimed, persons, count in found:
                 earlier = "an earlier charge is only claimed" if claimed else ""
                 _refuse_unproved(budget, {"private": private, "claimed": earlier, "persons": persons})
+                if same_rule:
+                    continue  # with what was given back
                 try:
                     account = account.charged(budget.cost(events[digest]), "", int(count))
                 except ValueError as error:
@@ -284,11 +300,12 @@ class SpendLog:
             labels = rows("SELECT label FROM dperm_budgets ORDER BY label")
             return [account for (label,) in labels if (account := account_of(rows, label)) is not None]
 
-    def history(self, label: str | None = None) -> list[dict[str, Any]]:
-        """Charges and budgets, oldest first, as they stand in the log; of one data set, or of all."""
-        return list(self.entries(label))
+    def history(self, label: str | None = None, kinds: Sequence[str] = _HISTORY) -> list[dict[str, Any]]:
+        """Charges, budgets and settlements, oldest first, as they stand in the log; of one data set, or of all; or entries
+        of other `kinds`, see `entries`."""
+        return list(self.entries(label, kinds))
 
-    def entries(self, label: str | None = None, kinds: Sequence[str] = ("charge", "budget")) -> Iterator[dict[str, Any]]:
+    def entries(self, label: str | None = None, kinds: Sequence[str] = _HISTORY) -> Iterator[dict[str, Any]]:
         """`history`, one after another, as it was when the first is asked for. Nobody who writes waits for who reads them.
         `kinds`: what is asked for; there are also a "refusal" of a budget that expired, and "steps" and "part" of charges."""
         # a name would lead databases to all entries with it for each part that is read: by number alone they find the part
@@ -417,7 +434,7 @@ class SpendLog:
 
         `done` steps are known to be drawn, whatever the log says. What was reserved counts as drawn, also when the process
         dies in between: a run that is continued takes what is left. (limit, limit) when nothing is; None where this log does
-        not hold the charge. ValueError for another limit than before.
+        not hold the charge. ValueError for another limit than before, and for a charge that was settled.
         """
         with self.database.connected(), self._writing(whole=self._is_new_here(charge_id)) as (rows, _):
             _looked_at.add((self.database.place, charge_id))
@@ -429,6 +446,7 @@ class SpendLog:
                         raise ValueError(f"Steps of the charge {charge_id} were reserved of {body['limit']}, not of {limit}.")
             if not any(kind == "charge" for kind, _ in entries):
                 return None
+            refuse_settled(rows, charge_id)
             stop = min(start + steps, limit)
             if stop > start:
                 append(rows, "steps", charge_id, {"start": start, "stop": stop, "limit": limit, "pid": os.getpid()})
@@ -452,6 +470,7 @@ class SpendLog:
         """
         with self.database.connected(), self._writing(whole=self._is_new_here(charge_id)) as (rows, _):
             _looked_at.add((self.database.place, charge_id))
+            refuse_settled(rows, charge_id)
             total = price.cost + max(spent, _accounts(about(rows, charge_id)).get(price.account, 0.0))
             if not total <= price.limit:
                 return None
@@ -460,6 +479,46 @@ class SpendLog:
                 body["start"] = first
             append(rows, "part", charge_id, body, event=part)
         return total
+
+    def settle(self, charge_id: str, key: str, unreleased: Callable[[int | None], Event]) -> Settlement:
+        """Append the settlement of a charge, and wait until it is on disk: the cost of what was never released leaves the sum of
+        the budget. Nothing of the charge may be released any more: `Channel.settle` sees to that first.
+
+        Parameters
+        ----------
+        charge_id : str
+            The charge, of a data set with a budget by a filter that was fixed before its first charge.
+        key : str
+            What the charge stated the digest of.
+        unreleased : function of int or None
+            Which leaves of the charged event were never released, given the first step that no process has reserved (None: the
+            run reserves no steps).
+
+        Raises
+        ------
+        ValueError
+            Where there is nothing to settle, or the budget gives nothing back; nothing is written.
+        OSError
+            Where the log cannot be written.
+        """
+        with self.database.connected(), self._writing(whole=self._is_new_here(charge_id)) as (rows, _):
+            _looked_at.add((self.database.place, charge_id))
+            made = settlement_of(rows, charge_id, key, unreleased)
+            set_spent(rows, made.account)
+            append(rows, SETTLEMENT, charge_id, {**made.said(key), "by": _whose(), "pid": os.getpid()}, event=made.unreleased)
+        return made
+
+    def foreseen_settlement(self, charge_id: str, key: str, unreleased: Callable[[int | None], Event]) -> Settlement:
+        """What `settle` would write now, with these arguments; raises as it does. Nothing is written."""
+        with self._reading() as (rows, _):
+            if rows is None:
+                raise ValueError(f"The spend log no longer holds the charge {charge_id}.")
+            return settlement_of(rows, charge_id, key, unreleased)
+
+    def settled(self, charge_id: str) -> bool:
+        """Whether what was left of a charge was given back."""
+        with self.database.reading() as rows:
+            return rows is not None and settled(rows, charge_id)
 
     def _is_new_here(self, charge_id: str) -> bool:
         """Whether this process has yet to follow the log from its first entry: those of a charge are counted again."""

@@ -2,8 +2,9 @@
 
 A charger has no right to write any table. It calls one function, which belongs to whoever ran `make_roles` and does what this
 package does otherwise: it takes the lock of writers, looks whether an entry has the form that it should have, chains it to the
-last one, and adds what a charge costs to what was spent of its budget, or refuses what exceeds a limit. That a charge states its
-costs honestly, and that what was charged is what runs, no server can know.
+last one, and adds what a charge costs to what was spent of its budget, or refuses what exceeds a limit; a settlement takes what
+it gives back from there, where it states the key of its charge. That a charge states its costs honestly, that what was charged is
+what runs, and that what was given back was not released, no server can know.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ _OF_OWNERS = {
 
 #: What an entry of a charger's may state.
 _NAMES = (
-    "account", "by", "charge", "claimed", "cost", "costs", "event", "id", "keeps_parts", "keeps_reservations", "kind", "label",
-    "limit", "mechanism", "note", "persons", "pid", "private", "start", "stop", "time", "why",
+    "account", "by", "charge", "charged", "claimed", "cost", "costs", "event", "given_back", "id", "keeps_parts",
+    "keeps_reservations", "kind", "label", "limit", "mechanism", "note", "persons", "pid", "private", "settlement_digest",
+    "settlement_key", "start", "stop", "time", "unreleased", "why",
 )  # fmt: skip
 _LONGEST = 63  # bytes of a role's name: PostgreSQL cuts off the rest, and both roles would be one
 
@@ -55,6 +57,7 @@ DECLARE
     _wrong text;
     _budget jsonb;
     _spent jsonb;
+    _charged jsonb;
     _name text;
     _cost jsonb;
     _amount float8;
@@ -72,13 +75,15 @@ BEGIN
             THEN 'at most 100 tables in one another'
         WHEN EXISTS (SELECT FROM jsonb_each(_said) WHERE NOT (key = ANY (ARRAY[{names}]) AND CASE key
             WHEN 'costs' THEN jsonb_typeof(value) = 'object'
+            WHEN 'given_back' THEN jsonb_typeof(value) = 'object'
             WHEN 'note' THEN jsonb_typeof(value) = 'object'
             WHEN 'event' THEN jsonb_typeof(value) IN ('string', 'null')
             WHEN 'by' THEN jsonb_typeof(value) = 'string'
             WHEN 'why' THEN jsonb_typeof(value) = 'string'
             ELSE jsonb_typeof(value) = ANY (_flat)
         END)) THEN 'what entries state, each in its form'
-        WHEN (_kind IN ('charge', 'steps', 'part', 'refusal')) IS NOT TRUE THEN 'a kind of entry that chargers append'
+        WHEN (_kind IN ('charge', 'steps', 'part', 'refusal', 'settlement')) IS NOT TRUE
+            THEN 'a kind of entry that chargers append'
         WHEN (jsonb_typeof(_said->'charge') = 'string') IS NOT TRUE THEN 'the id of a charge'
         WHEN (coalesce(jsonb_typeof(_said->'label'), 'string') = 'string') IS NOT TRUE THEN 'a label'
         WHEN (jsonb_typeof(_said->'time') = 'string' AND length(_time) = 20
@@ -90,7 +95,8 @@ BEGIN
         WHEN (coalesce(jsonb_typeof(_said->'persons'), 'boolean') = 'boolean') IS NOT TRUE THEN 'persons to be true or false'
         WHEN (coalesce(jsonb_typeof(_said->'private'), 'boolean') = 'boolean') IS NOT TRUE THEN 'private to be true or false'
         WHEN (coalesce(jsonb_typeof(_said->'claimed'), 'string') = 'string') IS NOT TRUE THEN 'claimed to be a text'
-        WHEN ((_event IS NOT NULL) = (_kind IN ('charge', 'part'))) IS NOT TRUE THEN 'an event of a charge or a part alone'
+        WHEN ((_event IS NOT NULL) = (_kind IN ('charge', 'part', 'settlement'))) IS NOT TRUE
+            THEN 'an event of a charge, a part or a settlement alone'
         WHEN (_said->>'event' IS NOT DISTINCT FROM _digest) IS NOT TRUE THEN 'the event''s digest'
         WHEN (_event IS NULL OR jsonb_typeof(_event::jsonb->'type') = 'string') IS NOT TRUE THEN 'an event'
     END;
@@ -144,7 +150,40 @@ BEGIN
         IF NOT EXISTS (SELECT FROM dperm_entries WHERE charge = _charge AND kind = 'charge') THEN
             RAISE EXCEPTION 'Expected the id of a charge of this log.';
         END IF;
-        IF _kind = 'part' THEN
+        IF EXISTS (SELECT FROM dperm_entries WHERE charge = _charge AND kind = 'settlement') THEN
+            RAISE EXCEPTION 'Expected a charge that was not settled.';
+        END IF;
+        IF _kind = 'settlement' THEN
+            SELECT body::jsonb INTO STRICT _charged FROM dperm_entries WHERE charge = _charge AND kind = 'charge';
+            SELECT body::jsonb, spent::jsonb INTO _budget, _spent FROM dperm_budgets WHERE label = _label;
+            IF (_charged->>'label' = _label AND jsonb_typeof(_said->'settlement_key') = 'string'
+                AND encode(sha256(convert_to(_said->>'settlement_key', 'UTF8')), 'hex') = _charged->>'settlement_digest')
+                IS NOT TRUE THEN
+                RAISE EXCEPTION 'Expected the key of the charge that is settled.';
+            END IF;
+            IF (_budget->'rule'->>'type' IN ('RenyiFilter', 'GdpFilter')) IS NOT TRUE OR EXISTS (
+                SELECT FROM dperm_entries WHERE kind = 'budget' AND label = _label
+                AND body::jsonb->'budget'->'rule' IS DISTINCT FROM _budget->'rule'
+            ) OR EXISTS (
+                SELECT FROM dperm_entries WHERE kind = 'charge' AND label = _label
+                AND number < (SELECT min(number) FROM dperm_entries WHERE kind = 'budget' AND label = _label)
+            ) THEN
+                RAISE EXCEPTION 'Expected a filter that was fixed before the first charge.';
+            END IF;
+            IF (jsonb_typeof(_said->'given_back') = 'object' AND _said->'given_back' <> jsonb_build_object()) IS NOT TRUE THEN
+                RAISE EXCEPTION 'Expected what a settlement gives back.';
+            END IF;
+            FOR _name, _cost IN SELECT key, value FROM jsonb_each(_said->'given_back') LOOP
+                _amount := CASE WHEN jsonb_typeof(_cost) = 'number' THEN (_cost #>> ARRAY[]::text[])::float8 END;
+                _most := (_charged->'costs'->>_name)::float8;
+                IF (_amount >= 0 AND _amount <= _most) IS NOT TRUE THEN
+                    RAISE EXCEPTION 'A settlement gives back no more than its charge cost.';
+                END IF;
+                _total := greatest(0, coalesce((_spent->>_name)::float8, 0) - _amount);
+                _spent := _spent || jsonb_build_object(_name, _total);
+            END LOOP;
+            UPDATE dperm_budgets SET spent = _spent::text WHERE label = _label;
+        ELSIF _kind = 'part' THEN
             IF (jsonb_typeof(_said->'account') = 'string' AND jsonb_typeof(_said->'cost') = 'number'
                 AND (_said->>'cost')::float8 >= 0) IS NOT TRUE THEN
                 RAISE EXCEPTION 'Expected the account and the cost of a part.';

@@ -14,9 +14,9 @@ from dperm.privacy import Event, Provenance
 from dperm.privacy.accountants.privacy_filters import Price
 from dperm.release import Noise, Source, SpendLog
 from dperm.release.draws import Coin, Draw, Indices
-from dperm.release.ledger import Charge, Part
+from dperm.release.ledger import Charge, Part, Settlement
 from dperm.release.source import in_earnest, provenance_of
-from dperm.torch.ranks.group import Ranks
+from dperm.torch.ranks.group import RankError, Ranks
 
 T = TypeVar("T")
 
@@ -99,6 +99,18 @@ class LogOfFirst(SpendLog):
 
     def add_part(self, charge_id: str, part: Event, price: Price, **stated: Any) -> float | None:
         return self._ranks.first(partial(super().add_part, charge_id, part, price, **stated))
+
+    def settle(self, charge_id: str, key: str, unreleased: Callable[[int | None], Event]) -> Settlement:
+        everyone = self._ranks.gathered(charge_id)  # all have closed their channels: only then does the first one write
+        if len(set(everyone)) > 1:
+            raise RankError("Expected all ranks to settle the same charge.")
+        return self._ranks.first(partial(super().settle, charge_id, key, unreleased))
+
+    def foreseen_settlement(self, charge_id: str, key: str, unreleased: Callable[[int | None], Event]) -> Settlement:
+        return self._ranks.first(partial(super().foreseen_settlement, charge_id, key, unreleased))
+
+    def settled(self, charge_id: str) -> bool:
+        return self._ranks.first(partial(super().settled, charge_id))
 
     def parts(self, charge_id: str) -> list[Part]:
         return self._ranks.first(partial(super().parts, charge_id))

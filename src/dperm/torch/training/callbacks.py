@@ -44,8 +44,18 @@ class Callback:
     def on_epoch(self, record: Mapping[str, Any]) -> None:
         """After an expected pass: epoch, step, epsilon so far, validation scores."""
 
+    def should_stop(self) -> bool:
+        """Asked after each step, once the others were called: whether the run stops here. The charge stands; `fit` may go on
+        later by ``resume=True``, up to the steps that were charged, or `PrivateTrainer.settle` gives back the rest.
+
+        Decide by what was released, such as the model or a noisy score, or by public held-out records. Exact scores of
+        protected records, and what `show_private` shows, were not released: whoever stops by them tells of them without noise.
+        Of several ranks the first one is asked.
+        """
+        return False
+
     def on_end(self, certificate: Certificate) -> None:
-        """After the last step."""
+        """After the last step, or the one that a callback stopped the run at."""
 
     def close(self) -> None:
         """Always called last, also when training was interrupted."""

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from dperm.torch.ranks import Ranks
-from dperm.torch.training.callbacks import PrivateStep, ProgressBar
+from dperm.torch.training.callbacks import Callback, PrivateStep, ProgressBar
 from dperm.torch.training.heldout_scores import HeldOut
 from dperm.torch.training.session import TrainingSession
 from dperm.torch.training.settings import ends_epoch
@@ -40,6 +40,7 @@ class FitLoop:
         if epoch_ends:
             record: dict[str, Any] = {"epoch": round(run.step * rate, 2), "step": run.step, "epsilon": run.epsilon}
             if self._held_out is not None:
+                run.validated = True
                 record |= {f"validation_{name}": value for name, value in self._held_out.scores(run).items()}
             run.history.append(record)
             for callback in self._callbacks:
@@ -49,11 +50,21 @@ class FitLoop:
         if due and self._session.spec.settings.checkpoint is not None:
             self._session.save()
 
+    def stops(self, step: PrivateStep) -> bool:
+        """Whether a callback stops the run after this step; then a checkpoint of it is written, where there is a folder."""
+        asked = [callback for callback in self._callbacks if type(callback).should_stop is not Callback.should_stop]
+        if not asked or step.number == step.total:
+            return False
+        stops = Ranks.here().first(lambda: True in [callback.should_stop() for callback in asked])
+        if stops and self._session.spec.settings.checkpoint is not None:
+            self._session.save()
+        return stops
+
     def finish(self) -> None:
         """Leave the model where the plan says, without gradients."""
         run, objective = self._session.run, self._session.spec.objective
         assert run is not None
-        objective.theta = run.averaged(objective.theta)
+        run.leave()
         for parameter in objective.flat.parameters:
             parameter.grad = None
         for callback in self._callbacks if self._announced else []:

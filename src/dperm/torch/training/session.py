@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 
 from dperm.privacy import Certificate
 from dperm.release import alignment
+from dperm.release.ledger import Settlement
 from dperm.torch.data.records import TorchRecords
 from dperm.torch.parameters.adam_bc import AdamBC
 from dperm.torch.ranks import Ranks
@@ -21,8 +23,12 @@ from dperm.torch.training.charging import Charging
 from dperm.torch.training.checkpoint import RunFolder
 from dperm.torch.training.loop_guard import LoopGuard
 from dperm.torch.training.preflight import prepared
-from dperm.torch.training.settings import TrainingSpec
+from dperm.torch.training.settings import FitOptions, TrainingSpec
 from dperm.torch.training.training_run import PrivateRun
+from dperm.torch.training.unspent import settled
+
+#: Options that a run keeps when it goes on.
+_FIXED = ("own_loop", "show_private", "scheduler", "scheduler_interval", "ema_decay")
 
 
 class TrainingSession:
@@ -34,11 +40,39 @@ class TrainingSession:
         self.spec = spec
         self._charging: Charging | None = None
         self._folder: RunFolder | None = None
+        self._given: tuple[Any, ...] = ()  # records, groups and whether they are a part: those that a run goes on with
 
     @property
     def certificate(self) -> Certificate | None:
         """What the run costs, known from the charge on, whatever fails later; None before it."""
         return None if self._charging is None else self._charging.certificate
+
+    def settle(self, *, public_validation: bool) -> Settlement:
+        """Give back what the run was charged for and did not release; see `PrivateTrainer.settle`."""
+        if self.run is None or self._charging is None:
+            raise ValueError("Expected a run that was charged and stopped: nothing is charged yet.")
+        settlement = settled(self.run, public_validation=public_validation)
+        self._charging.certificate = self.run.certificate
+        return settlement
+
+    def going_on(self, options: FitOptions) -> TrainingSession:
+        """A session that goes on with the run of this one, which stopped in this process. ValueError where it cannot go on."""
+        run = self.run
+        if run is None or run.failed:
+            raise ValueError(
+                "The run failed within a step, or before its first one: in this process it cannot go on. From a checkpoint it "
+                "can, by a new trainer with fit(..., resume=True)."
+            )
+        if run.settlement is not None:
+            raise ValueError(f"The run was settled and cannot go on: {run.settlement}.")
+        if run.step >= run.plan.steps:
+            raise ValueError(f"The run cannot go on: all {run.plan.steps:,} steps that were charged were taken.")
+        now = self.spec.options
+        if changed := [name for name in _FIXED if getattr(options, name) != getattr(now, name)]:
+            raise ValueError(f"Expected a run to go on as it began: {', '.join(changed)} differ.")
+        session = TrainingSession(replace(self.spec, options=options))
+        session.run, session._charging, session._given = run, self._charging, self._given
+        return session
 
     def planned(self) -> Certificate:
         """What a run of a stated number of records will be certified as."""
@@ -52,7 +86,7 @@ class TrainingSession:
             raise ValueError("Expected the certificate of a search that this run was a try of.")
         self._charging.certificate = certificate
 
-    def steps(self, data: Any, groups: Any, *, resume: bool, sharded: bool) -> Iterator[PrivateStep]:
+    def steps(self, data: Any, groups: Any, *, resume: bool, sharded: bool) -> Generator[PrivateStep, None, None]:
         """The steps of a new run, or of one that a checkpoint has: each has put its noisy gradient into `.grad`."""
         spec, objective, settings, options = self.spec, self.spec.objective, self.spec.settings, self.spec.options
         secret = settings.random_state is None
@@ -68,6 +102,8 @@ class TrainingSession:
         kept = None if options.own_loop or options.callbacks else objective.snapshot()
         with contextlib.ExitStack() as until_the_end:
             run = self.run = self._begin(data, groups, resume, sharded, until_the_end)
+            run.open = True
+            until_the_end.callback(setattr, run, "open", False)
             if kept is not None and run.step:  # a checkpoint was put back since
                 kept = objective.snapshot()
             if kept is not None:
@@ -95,6 +131,9 @@ class TrainingSession:
 
     def _begin(self, data: Any, groups: Any, resume: bool, sharded: bool, until_the_end: contextlib.ExitStack) -> PrivateRun:
         spec, path, ranks = self.spec, self.spec.settings.checkpoint, Ranks.here()
+        if self.run is not None:
+            return self._go_on(self.run, (data, groups, sharded), until_the_end)
+        self._given = data, groups, sharded
         if resume and path is None:
             raise ValueError("Expected a checkpoint folder to resume from.")
         records = prepared(spec, data, groups, ranks, sharded=sharded)
@@ -116,6 +155,19 @@ class TrainingSession:
             self.save()
         return self.run
 
+    def _go_on(self, run: PrivateRun, given: tuple[Any, ...], until_the_end: contextlib.ExitStack) -> PrivateRun:
+        """The run of this process, where it stopped."""
+        if run.open:
+            raise ValueError("Expected the first loop over the run's steps to be left: close its iterator.")
+        if not _same(given, self._given):
+            raise ValueError("Expected the records that the run began with: the same objects, groups and setting of sharded.")
+        if (path := self.spec.settings.checkpoint) is not None:
+            self._folder = RunFolder(path, self.spec, Ranks.here())
+            until_the_end.callback(self._folder.close)
+            self._folder.latest()
+        run.go_on()
+        return run
+
     def _continue(self, charging: Charging, records: TorchRecords, folder: RunFolder, path: Path) -> PrivateRun:
         """The run of a checkpoint; the model, the optimiser and what else it holds are put back."""
         saved = folder.load(path)
@@ -135,3 +187,12 @@ class TrainingSession:
                 stacklevel=5,
             )
         return run
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are one object, or tuples, lists or tables of the same objects."""
+    if isinstance(one, tuple | list) and type(one) is type(other):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, Mapping) and type(one) is type(other):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    return one is other

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,12 +14,14 @@ from dperm._remind import remind_of_budget
 from dperm.gradient import Policy
 from dperm.objectives import PrivacyUnit
 from dperm.privacy import Certificate, Relation, Risk
+from dperm.release.ledger import Settlement
 from dperm.torch.module_objective import Independence, ModuleObjective
 from dperm.torch.training.callbacks import Callback, PrivateStep
 from dperm.torch.training.fit_loop import FitLoop
 from dperm.torch.training.planner import Budget, MakePlan, Planner, Recipe
 from dperm.torch.training.session import TrainingSession
 from dperm.torch.training.settings import FitOptions, TrainingSettings, TrainingSpec
+from dperm.torch.training.unspent import Remaining, remaining_of
 
 
 class PrivateTrainer:
@@ -129,6 +132,12 @@ class PrivateTrainer:
         return 0.0 if (run := self._session.run) is None else run.epsilon
 
     @property
+    def remaining(self) -> Remaining | None:
+        """What is left of the steps that were charged, and what those taken and those left cost by themselves; None before the
+        charge. A run that stopped may go on with them by ``resume=True``, at no further charge."""
+        return None if (run := self._session.run) is None else remaining_of(run)
+
+    @property
     def history(self) -> list[dict[str, Any]]:
         """One dict per expected epoch: epoch, step, epsilon so far, validation scores."""
         return [] if (run := self._session.run) is None else run.history
@@ -191,20 +200,25 @@ class PrivateTrainer:
         show_private : also show each batch's loss and clipped share, which are not private; of several ranks, each its own
             share's.
         checkpoint_every : steps between checkpoints. None: an expected epoch.
-        resume : continue from the newest checkpoint, with fresh noise; steps lost since then are skipped, not drawn again.
+        resume : of a trainer whose run stopped early, by a callback or an interruption between two steps: go on with the same
+            records, up to the steps that were charged. Of a new trainer: continue from the newest checkpoint, with fresh noise;
+            steps lost since then are skipped, not drawn again. Nothing is charged again. Going on, too, is decided by what was
+            released, or by public records, never by exact scores of protected ones.
         sharded : on several ranks (`torchrun`), `dataset` is this rank's own part of the records, not all of them.
         """
-        self._refuse_again()
         given = (callbacks,) if isinstance(callbacks, Callback) else tuple(callbacks)
         options = FitOptions(
             metrics=metrics, scheduler=scheduler, scheduler_interval=scheduler_interval, ema_decay=ema_decay,
             callbacks=given, show_private=show_private, checkpoint_every=checkpoint_every,
         )  # fmt: skip
-        session = self._session = self._new_session(options)
+        session = self._session = self._next_session(options, resume)
         loop = FitLoop(session, validation, progress)
         try:
-            for step in session.steps(dataset, groups, resume=resume, sharded=sharded):
-                loop.after(step)
+            with contextlib.closing(session.steps(dataset, groups, resume=resume, sharded=sharded)) as steps:
+                for step in steps:
+                    loop.after(step)
+                    if loop.stops(step):
+                        break
             loop.finish()
         finally:
             loop.close()
@@ -212,16 +226,46 @@ class PrivateTrainer:
 
     def steps(
         self, dataset: Any, *, groups: Any = None, show_private: bool = False, resume: bool = False, sharded: bool = False
-    ) -> Iterator[PrivateStep]:
+    ) -> Generator[PrivateStep, None, None]:
         """Private steps for a loop of your own: each has put its noisy gradient into `.grad`; call `optimizer.step()`.
 
         The charge is made, for the whole plan, when the first step is asked for. Schedules, averages, validation and
-        checkpoints are yours in such a loop; `save` writes a checkpoint, and the last one is written by itself. The rest as in
-        `fit`.
+        checkpoints are yours in such a loop; `save` writes a checkpoint, and the last one is written by itself. Leave it by
+        `break` to stop early, by what was released. The rest as in `fit`.
         """
-        self._refuse_again()
-        session = self._session = self._new_session(FitOptions(show_private=show_private, own_loop=True))
+        options = FitOptions(show_private=show_private, own_loop=True)
+        session = self._session = self._next_session(options, resume)
         yield from session.steps(dataset, groups, resume=resume, sharded=sharded)
+
+    def settle(self, *, public_validation: bool = False) -> Settlement:
+        """Give back to the data set's budget the steps that were charged and not taken, of a run that stopped early. No step of
+        the run is released afterwards, by this trainer or from its checkpoints.
+
+        **It holds only where the run stopped by what was released**, or by public held-out records: never by exact scores of
+        protected records. The certificate states that as an assumption of yours, and keeps the ε of the whole charge, also
+        for ``spent=``: only the budget's own sum, and its (ε, δ) for all releases together, are proved of a run that stops by
+        what it released (docs/budgets.md).
+
+        Parameters
+        ----------
+        public_validation : bool
+            The `validation` that `fit` scored without noise is public, and holds no record that is protected.
+
+        Returns
+        -------
+        Settlement
+            What was given back, and the budget after that.
+
+        Raises
+        ------
+        ValueError
+            Where nothing is given back, and why: the spend log has no budget for the data set by a filter that was fixed before
+            its first charge, a step failed, private numbers were shown, the run was continued from a checkpoint, or nothing is
+            left.
+        OSError
+            Where the spend log cannot be written. The run is closed then; settle again once it can be.
+        """
+        return self._session.settle(public_validation=public_validation)
 
     def save(self) -> None:
         """Write a checkpoint now. Needs `checkpoint`."""
@@ -235,9 +279,14 @@ class PrivateTrainer:
     def _new_session(self, options: FitOptions) -> TrainingSession:
         return TrainingSession(TrainingSpec(self.objective, self._planner, self.settings, options))
 
-    def _refuse_again(self) -> None:
-        if self.certificate is not None:
+    def _next_session(self, options: FitOptions, resume: bool) -> TrainingSession:
+        """The session of a run: a new one, or one that goes on with the run that stopped."""
+        if self.certificate is None:
+            return self._new_session(options)
+        if not resume:
             raise ValueError(
-                "A trainer runs once: its certificate speaks of one run from weights that do not depend on these records. Make "
-                "a new trainer on a new model; training this one further would add to what was spent."
+                "A trainer runs once: its certificate speaks of one run from weights that do not depend on these records. "
+                "resume=True goes on with a run that stopped early. For another run make a new trainer on a new model; training "
+                "this one further would add to what was spent."
             )
+        return self._session.going_on(options)

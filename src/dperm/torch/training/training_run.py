@@ -20,12 +20,13 @@ from dperm.privacy.accountants.accounting import best_epsilon
 from dperm.privacy.events import chosen_on_the_way
 from dperm.release import Channel
 from dperm.release.grid import admit_noise
+from dperm.release.ledger import Settlement
 from dperm.torch.data.records import TorchRecords
 from dperm.torch.module_objective import ModuleObjective
 from dperm.torch.ranks import Ranks
 from dperm.torch.ranks.tensor_noise import admit_tails
 
-_COARSE = 1e-2  # grid of ε so far: an upper bound, and quick where ε is large
+COARSE = 1e-2  # grid of ε so far: an upper bound, and quick where ε is large
 _SECONDS_AT_ONCE = 10.0  # about how much training is lost, of what was paid for, when a run is killed
 
 
@@ -47,6 +48,10 @@ class PrivateRun:
 
     Where the run has checkpoints it `reserves` steps in the spend log before they are drawn: whoever continues it starts after
     everything that may have been drawn, with fresh noise.
+
+    `open` says that a loop over its steps has not ended; `failed`, that a step did not come to its end; `validated` and
+    `observed_privately`, that somebody saw scores without noise, of held-out records and of batches; `settlement`, what was given
+    back once it stopped.
     """
 
     plan: Policy
@@ -59,6 +64,12 @@ class PrivateRun:
     lost: int = 0
     update_state: Any = None
     history: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    open: bool = False
+    failed: bool = False
+    validated: bool = False
+    observed_privately: bool = False
+    settlement: Settlement | None = None
+    _raw: tuple[Tensor, Tensor] | None = None  # where training stopped, and the average that it left in its place
     _reserved: int = 0
     _block: int = 1
     _since: float = field(default_factory=time.monotonic)
@@ -94,7 +105,7 @@ class PrivateRun:
                 stacklevel=8,
             )
         return cls(
-            plan, objective, channel, certificate, charged, gradients, reserves, lost,
+            plan, objective, channel, certificate, charged, gradients, reserves, lost, observed_privately=observe,
             _seen=seen, _reserved=first, _trained=list(objective.flat.parameters),
         )  # fmt: skip
 
@@ -110,8 +121,11 @@ class PrivateRun:
             self._reserve()
         if self.step >= self.plan.steps:
             return None
+        self.failed = True  # unless it comes to its end
         self.objective.engine.draws.next_step()
-        return self.objective.flat.without_padding(self.gradients(self.objective.theta))
+        gradient = self.objective.flat.without_padding(self.gradients(self.objective.theta))
+        self.failed = False
+        return gradient
 
     def follow(self) -> None:
         """Go on with the parameters that are trainable now, where a loop or a callback has frozen, unfrozen, added or removed
@@ -190,6 +204,21 @@ class PrivateRun:
             self.plan.update.told_noise(self.gradients.noise_deviation, self.update_state)
         self.objective.theta = self.plan.update.step(self.objective.theta, gradient, self.update_state)
 
+    def leave(self) -> None:
+        """Put the model where training leaves it: of a run that stopped early, `go_on` puts it back."""
+        at = self.objective.theta
+        left = self.averaged(at)
+        self._raw = (at.clone(), left.clone()) if left is not at and self.step < self.plan.steps else None
+        self.objective.theta = left
+
+    def go_on(self) -> None:
+        """Put the model back to where training stopped, unless it was moved since."""
+        if self._raw is not None:
+            at, left = self._raw
+            if self.objective.flat.everywhere(torch.equal(self.objective.theta, left)):
+                self.objective.theta = at
+            self._raw = None
+
     def averaged(self, theta: Tensor) -> Tensor:
         """Where training would leave a model that is at θ (p,): there, or at an average of where it was."""
         self.follow()
@@ -209,7 +238,7 @@ class PrivateRun:
             spent.append(steps)
         if not spent:
             return 0.0
-        return min(best_epsilon(Composed(tuple(spent)), self.certificate.delta, _COARSE)[0], self.certificate.epsilon or math.inf)
+        return min(best_epsilon(Composed(tuple(spent)), self.certificate.delta, COARSE)[0], self.certificate.epsilon or math.inf)
 
     def contents(self) -> dict[str, Any]:
         """What a checkpoint keeps of the run, beside what it trains."""

@@ -10,9 +10,9 @@ from importlib import import_module
 from dperm.release.ledger.rules.gdp import GdpFilter
 from dperm.release.ledger.rules.plan import Plan
 from dperm.release.ledger.rules.renyi import RenyiFilter
-from dperm.release.ledger.rules.rule import Amounts, Rule, added, rule_from_dict
+from dperm.release.ledger.rules.rule import Amounts, Rule, added, lessened, rule_from_dict
 
 for _module in pkgutil.iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["Amounts", "GdpFilter", "Plan", "RenyiFilter", "Rule", "added", "rule_from_dict"]
+__all__ = ["Amounts", "GdpFilter", "Plan", "RenyiFilter", "Rule", "added", "lessened", "rule_from_dict"]

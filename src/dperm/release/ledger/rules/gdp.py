@@ -10,8 +10,8 @@ from dperm import _validate as check
 from dperm.privacy.accountants import root_finding
 from dperm.privacy.accountants.budget_costs import GaussianBound, gdp_bounds
 from dperm.privacy.accountants.gaussian import gaussian_delta, gaussian_epsilon
-from dperm.privacy.events import Event, Relation
-from dperm.release.ledger.rules.rule import MASS, Amounts, Rule, mass_of
+from dperm.privacy.events import Event, Gaussian, Relation, leaves
+from dperm.release.ledger.rules.rule import HAIR, MASS, Amounts, Rule, mass_of
 
 MU_SQUARED = "mu_squared"
 
@@ -68,6 +68,19 @@ class GdpFilter(Rule):
         """Of the bounds that `gdp_bounds` knows, the one that takes the least share of the budget."""
         costs = [self._of(bound) for bound in _bounds(event, self.mass)]
         return min(costs, key=self.share)
+
+    def given_back(self, unreleased: Event) -> Amounts:
+        """The μ² of Gaussian noise on all records, 1 ÷ noise multiplier² each, which `gdp_bounds` adds up one by one. ValueError
+        for other leaves: their μ is that of all of them together."""
+        counts = leaves(unreleased)
+        if others := [type(leaf).__name__ for leaf in counts if not isinstance(leaf, Gaussian)]:
+            raise ValueError(
+                f"A {self.name} gives nothing back for {others[0]}: its μ was computed for all such steps together, whose number "
+                "was fixed beforehand. Only Gaussian noise on all records has a μ of each step; a Rényi filter has a divergence "
+                "of each step of every kind."
+            )
+        squares = math.fsum(count / leaf.noise_multiplier**2 for leaf, count in counts.items() if isinstance(leaf, Gaussian))
+        return {MU_SQUARED: HAIR * squares}
 
     def epsilon_of(self, spent: Amounts) -> float:
         if not any(spent.values()):

@@ -12,7 +12,7 @@ from dperm.privacy.accountants.budget_costs import divergence
 from dperm.privacy.accountants.privacy_filters import rdp_budget
 from dperm.privacy.accountants.rdp import conversion
 from dperm.privacy.events import Event, Relation
-from dperm.release.ledger.rules.rule import MASS, Amounts, Rule, mass_of
+from dperm.release.ledger.rules.rule import HAIR, MASS, Amounts, Rule, mass_of
 
 DIVERGENCE = "divergence"
 
@@ -52,6 +52,10 @@ class RenyiFilter(Rule):
 
     def cost(self, event: Event) -> Amounts:
         return _cost(event, self.order, self.epsilon)
+
+    def given_back(self, unreleased: Event) -> Amounts:
+        """The divergences, and masses, of these leaves: each leaf has its own, whatever the others are (see `divergence`)."""
+        return {kind: HAIR * amount for kind, amount in self.cost(unreleased).items()}
 
     def epsilon_of(self, spent: Amounts) -> float:
         if not any(spent.values()):

@@ -18,6 +18,8 @@ Amounts = Mapping[str, float]
 
 MASS = "mass"
 _MASSES = 0.5  # of δ, for what releases set aside
+#: Of what is given back: a hair less, so that sums which were rounded do not end below what the releases cost.
+HAIR = 1 - 1e-12
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,22 @@ class Rule(ABC):
     @abstractmethod
     def cost(self, event: Event) -> Amounts:
         """Of a release under this relation. ValueError or UnsupportedEventError where the rule does not take it."""
+
+    def given_back(self, unreleased: Event) -> Amounts:
+        """What a charge's cost falls by where these leaves of its event were never released, and the run stopped by what was.
+
+        Only a rule that adds up the cost of each leaf holds then: its sum is bounded whatever stops a run. A cost of all leaves
+        together is proved for their whole number, which must not depend on what was released (docs/budgets.md).
+
+        Raises
+        ------
+        ValueError
+            Where the rule does not add up each leaf of the event.
+        """
+        raise ValueError(
+            f"A {self.name} gives nothing back: it was composed exactly, for releases whose number was fixed beforehand, and "
+            "says nothing of a run that stops by what it released. Budgets by a filter do: `dperm budget create` without --plan."
+        )
 
     @abstractmethod
     def epsilon_of(self, spent: Amounts) -> float:
@@ -90,6 +108,11 @@ class Rule(ABC):
 def added(first: Amounts, second: Amounts, times: int = 1) -> dict[str, float]:
     """The first, and the second so many times."""
     return {**first, **{kind: first.get(kind, 0.0) + times * amount for kind, amount in second.items()}}
+
+
+def lessened(spent: Amounts, given_back: Amounts) -> dict[str, float]:
+    """What is spent once this was given back: of no kind less than nothing."""
+    return {kind: max(0.0, amount - given_back.get(kind, 0.0)) for kind, amount in spent.items()}
 
 
 def mass_of(delta: float, mass: float | None) -> float:
