@@ -52,11 +52,12 @@ def prepared(spec: TrainingSpec, data: Any, groups: Any, ranks: Ranks, *, sharde
 def _protected(spec: TrainingSpec, data: Any, groups: Any) -> TorchRecords:
     """The records that are protected: persons, where these have several rows."""
     most = spec.settings.unit.max_rows
+    seen: dict[str, Any] = {"views": spec.settings.views, "transform": spec.settings.transform}
     if most is not None:
-        return PersonRecords(data, groups, most=most, **_reading(spec))
+        return PersonRecords(data, groups, most=most, **_reading(spec), **seen)
     if groups is not None:
         raise ValueError("Expected max_rows_per_unit with groups: the most rows used of a person, a public number such as 64.")
-    return TorchRecords(data, **_reading(spec))
+    return TorchRecords(data, **_reading(spec), **seen)
 
 
 def held_out_records(spec: TrainingSpec, data: Any) -> TorchRecords:

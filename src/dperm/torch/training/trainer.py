@@ -44,6 +44,12 @@ class PrivateTrainer:
     physical_batch_size : most records at once in memory. None: measured on the first records.
     autocast : run the forward in this type, for example `torch.bfloat16`; norms and sums stay in single precision.
     collate_fn, num_workers : as for a DataLoader.
+    views : how many views of a record its loss is the mean of (augmentation multiplicity; De et al. 2022). A record is read that
+        many times, so that a data set or `transform` that draws gives it other inputs each time, and what the model and the loss
+        draw is drawn for each view. Their mean has one gradient, which is clipped: the certificate is the same as for one view,
+        and time and memory are those of as many records.
+    transform : transform(inputs) -> inputs, called with one record's inputs, without an axis for the batch, whenever they are
+        read for training. It draws from the global generators of torch, NumPy and Python.
     checkpoint : a folder for checkpoints, from which an interrupted run can be continued.
     label : names the data set in the spend log.
     random_state : None for real noise. A fixed seed is for tests: the certificate then says "not private".
@@ -75,6 +81,8 @@ class PrivateTrainer:
         autocast: torch.dtype | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 0,
+        views: int = 1,
+        transform: Callable[[Any], Any] | None = None,
         checkpoint: str | Path | None = None,
         label: str = "",
         random_state: Any = None,
@@ -83,7 +91,8 @@ class PrivateTrainer:
         settings = TrainingSettings(
             model=model, loss_fn=loss_fn, optimizer=optimizer, unit=PrivacyUnit(max_rows_per_unit), spent=tuple(spent),
             physical_batch_size=physical_batch_size, collate_fn=collate_fn, num_workers=num_workers,
-            checkpoint=None if checkpoint is None else Path(checkpoint), label=label, random_state=random_state,
+            views=views, transform=transform, checkpoint=None if checkpoint is None else Path(checkpoint), label=label,
+            random_state=random_state,
         )  # fmt: skip
         objective = ModuleObjective(
             *settings.of_a_record(), relation=relation, autocast=autocast, unit=settings.unit, independence=independence
