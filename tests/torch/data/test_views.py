@@ -32,7 +32,7 @@ def network() -> nn.Module:
 
 def shifted(image: Tensor) -> Tensor:
     """By torch's and by NumPy's generator, as transforms of pictures draw."""
-    return torch.roll(image, int(torch.randint(4, ())), -1) * float(np.random.uniform(0.5, 1.5))
+    return torch.roll(image, int(torch.randint(4, ())), -1) * float(np.random.uniform(0.5, 1.5))  # noqa: NPY002
 
 
 class Pictures(Dataset[Any]):
@@ -194,7 +194,7 @@ def test_a_transform_keeps_how_a_record_is_arranged() -> None:
     triples = [(torch.ones(2), torch.ones(3), torch.ones(1)) for _ in range(4)]
     for data in (triples, (torch.ones(4, 2), torch.ones(4, 3), torch.ones(4, 1))):
         (inputs, targets), *_ = TorchRecords(data, transform=twice).batches()
-        assert float(inputs[0].sum()) == 16 and float(inputs[1].sum()) == 24 and float(targets.sum()) == 4
+        assert [float(part.sum()) for part in (*inputs, targets)] == [16, 24, 4]
     for data in (torch.ones(4, 2), np.ones((4, 2), dtype=np.float32), [torch.ones(2) for _ in range(4)]):
         (inputs, targets), *_ = TorchRecords(data, transform=twice).batches()
         assert float(inputs.sum()) == float(targets.sum()) == 16
