@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from dperm.torch import ModuleObjective
 from dperm.torch.data.units import MeanOfViews, OfPersons
-from dperm.torch.engine.randomness import Draws, draws_by_name
 from dperm.torch.tensors.nested import call_model, map_tensors, take
-
-
-def example(name: str) -> Any:
-    path = Path(__file__).resolve().parents[3] / "examples" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"example_{name}", path)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from helpers.recorded_draws import Again, Recorded, example
 
 
 generative = example("generative")
 FAMILIES = list(generative.FAMILIES)
-
-
-class Recorded(Draws):
-    """Draws as in a run, which are remembered: tensors (b, …), in the order of the model's calls."""
-
-    def made(self, *args: Any, **kwargs: Any) -> Any:
-        self.drawn_so_far: list[Tensor] = [*getattr(self, "drawn_so_far", []), super().made(*args, **kwargs)]
-        return self.drawn_so_far[-1]
-
-
-class Again(TorchFunctionMode):
-    """What draws gets these numbers, one call after the other."""
-
-    def __init__(self, numbers: list[Tensor]) -> None:
-        super().__init__()
-        self.waiting = list(numbers)
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not draws_by_name(func.__name__) or func is torch.nn.functional.dropout:  # which has a chance of zero here
-            return func(*args, **(kwargs or {}))
-        numbers = self.waiting.pop(0)
-        return args[0].copy_(numbers) if func.__name__.endswith("_") else numbers
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +45,7 @@ def test_gradients_are_autograd_s_at_what_each_record_drew(name: str, views: int
     assert objective.one_by_one is None, "and runs its records together"
     for place, one in enumerate(torch.eye(size)):
         mine = [take(part, torch.tensor([place]), size) for part in (inputs, targets)]
-        with Again([numbers[place] for numbers in getattr(draws, "drawn_so_far", [])]) as left:
+        with Again([numbers[place] for numbers in draws.numbers]) as left:
             loss = whole[1](call_model(whole[0], mine[0]), mine[1])[0]
         assert not left.waiting, "draws as often as in a run of all records"
         slopes = torch.autograd.grad(loss, list(model.parameters()))

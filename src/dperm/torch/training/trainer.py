@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,8 @@ from dperm.torch.training.fit_loop import FitLoop
 from dperm.torch.training.planner import Budget, MakePlan, Planner, Recipe
 from dperm.torch.training.session import TrainingSession
 from dperm.torch.training.settings import FitOptions, TrainingSettings, TrainingSpec
+
+T = TypeVar("T")
 
 
 class PrivateTrainer:
@@ -231,6 +233,22 @@ class PrivateTrainer:
         self._refuse_again()
         session = self._session = self._new_session(FitOptions(show_private=show_private, own_loop=True))
         yield from session.steps(dataset, groups, resume=resume, sharded=sharded)
+
+    def public_step(self, function: Callable[[nn.Module], T]) -> T:
+        """Call `function` with a copy of the model as it is released, and return what it returns: for a generator that learns
+        from a private discriminator, say. Costs no privacy.
+
+        To be called between steps: in a loop over `steps`, or in a callback's `on_step`. The copy's parameters have no gradients
+        of their own, and gradients flow through it to its inputs; what is changed in it goes nowhere. The function may use that
+        copy, public values and what it draws, and change what is its own, such as a generator that is no part of the model. That
+        it uses no record, and nothing made of records, is an assumption of yours from the first call on, which the certificate
+        states.
+
+        Raises ValueError without a run; RuntimeError for a function that leads to the records (by names, closures, attributes),
+        hands a tensor of theirs to a function of torch, or changes the private model, its gradients or its optimiser, which are
+        put back.
+        """
+        return self._session.public_step(function)
 
     def save(self) -> None:
         """Write a checkpoint now. Needs `checkpoint`."""
