@@ -13,7 +13,6 @@ from dperm.torch.data.units import MeanOfViews, OfPersons
 from dperm.torch.tensors.nested import call_model, map_tensors, take
 from helpers.recorded_draws import Again, Recorded, example
 
-
 generative = example("generative")
 FAMILIES = list(generative.FAMILIES)
 

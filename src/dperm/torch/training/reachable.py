@@ -9,10 +9,11 @@ from __future__ import annotations
 import bisect
 import dis
 import functools
+import gc
 import inspect
 import types
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -112,6 +113,8 @@ def _from(item: Any, called: set[str]) -> Iterable[tuple[Any, str]]:
         return _of_function(item, called)
     if isinstance(item, types.GeneratorType):
         return [(value, f"{name!r} of a generator") for name, value in inspect.getgeneratorlocals(item).items()]
+    if isinstance(item, Iterator) and type(item).__module__ in ("builtins", "itertools"):
+        return [(part, f"a {type(item).__name__}") for part in gc.get_referents(item)]
     if isinstance(item, dict):
         return [(value, f"entry {key!r}"[:80]) for key, value in cast(dict[Any, Any], item).items()]
     if isinstance(item, list | tuple | set | frozenset | deque):
