@@ -286,3 +286,34 @@ def test_views_that_count_as_records_of_their_own_are_found(monkeypatch: pytest.
 
     monkeypatch.setattr(TorchRecords, "stream", repeated)
     assert _replayed().verdict == "refuted"
+
+
+def _cropped(picture: Tensor) -> Tensor:
+    return picture[:, : 2 + int(torch.randint(3, ()))]
+
+
+def _packed(items: list[Any]) -> Any:
+    sequences = [x.flatten()[:, None] for x, _ in items]
+    return nn.utils.rnn.pack_sequence(sequences), torch.stack([y for _, y in items])
+
+
+def test_views_of_several_shapes_are_refused_before_the_charge() -> None:
+    """Later they would be a record that cannot be collated, which contributes nothing."""
+    for settings, said in (({"transform": _cropped}, "one shape and type"), ({"collate_fn": _packed}, "packed sequence")):
+        with pytest.raises(ValueError, match=said):
+            trainer(network(), **settings).fit((X, Y), progress=False)
+    assert not SpendLog.current().charges()
+
+
+def _fails(picture: Tensor) -> Tensor:
+    if torch.equal(picture, X[3]) and float(torch.rand(())) < 0.9:
+        raise ValueError("Cannot be read.")
+    return picture
+
+
+def test_a_record_of_which_a_view_cannot_be_read_contributes_nothing() -> None:
+    records = TorchRecords((X, Y), views=8, transform=_fails)
+    records.charged = True
+    (batch,) = next(records.stream([np.array([2, 3, 5])]))
+    ((places, inputs, _),) = batch
+    assert places.tolist() == [0, 2] and batch.size == 3 and torch.equal(inputs[:, 0], X[[2, 5]])

@@ -426,3 +426,37 @@ def test_replay_on_neighbours(stolen: bool) -> None:
 
     result = replay(Training.of_trainer(make, data, pairs))
     assert result.verdict == ("refuted" if stolen else "consistent")
+
+
+class Sharing(nn.Linear):
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+
+def test_a_copy_that_shares_parameters_is_refused() -> None:
+    made = trainer(nn.Sequential(Sharing(6, 1), nn.Flatten(0)))
+    stepped(made)
+    with pytest.raises(TypeError, match="shares"):
+        made.public_step(lambda released: None)
+    assert all(parameter.requires_grad for parameter in made.model.parameters())
+
+
+class Pooled:
+    """Takes what was generated between the steps, one for each record by a draw of its own."""
+
+    def __init__(self, critic: nn.Module) -> None:
+        self.critic, self.pool = critic, torch.zeros(5, 6)
+
+    def __call__(self, real: Tensor, targets: Tensor) -> Tensor:
+        return F.softplus(-real) + F.softplus(self.critic(self.pool[torch.randint(len(self.pool), (len(real),))]))
+
+
+def test_a_pool_of_generated_records_is_drawn_from_for_each() -> None:
+    """Records run together, and see the pool as the loop left it."""
+    critic = nn.Sequential(nn.Linear(6, 1), nn.Flatten(0))
+    loss = Pooled(critic)
+    objective = ModuleObjective(critic, loss)
+    alone = objective.evaluate(torch.zeros(64, 6), torch.zeros(64)).losses
+    loss.pool = torch.arange(5.0)[:, None].expand(5, 6).clone()
+    drawn = objective.evaluate(torch.zeros(64, 6), torch.zeros(64)).losses
+    assert objective.one_by_one is None and len(alone.unique()) == 1 and len(drawn.unique()) == 5

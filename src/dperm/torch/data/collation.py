@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from dperm.torch.data.labelled_items import Paired
 from dperm.torch.tensors.global_randomness import fresh_seed, seed_all
-from dperm.torch.tensors.nested import batch_size, map_tensors, padded, take, tensors, with_items, with_tensors
+from dperm.torch.tensors.nested import batch_size, has_padded, map_tensors, padded, take, tensors, with_items, with_tensors
 
 
 class Ragged(list[tuple[Tensor, Any, Any]]):
@@ -119,8 +119,15 @@ class Collation:
         return inputs, (targets, shares[None])
 
     def _together(self, items: list[Any]) -> Any:
-        """A batch (inputs, targets) of items that belong to one record."""
+        """A batch (inputs, targets) of items that belong to one record. ValueError for what cannot be stacked, or is packed."""
+        if self._own and len(set(map(_kind, items)) - {None}) > 1:
+            raise ValueError(
+                "Expected the rows, or views, of one record to have one shape and type: crop or pad them to one size, or give a "
+                "collate_fn that pads."
+            )
         inputs, targets = _in_rows(self._whole(items), len(items))
+        if has_padded((inputs, targets)):
+            raise ValueError("Expected padded tensors and lengths of a record of several rows or views, got a packed sequence.")
         if any(not tensor.dim() or tensor.shape[0] != len(items) for tensor in tensors((inputs, targets))):
             raise ValueError(f"Expected collate_fn to give tensors with {len(items)} rows for as many of one record's.")
         return inputs, targets

@@ -276,7 +276,7 @@ class TorchRecords:
                 ]
             )
         else:
-            made: Iterator[Reads] = iter([((item, seed),) * self.views for item in flat])
+            made: Iterator[Reads] = iter([tuple((item, seed + view) for view in range(self.views)) for item in flat])
         return [[next(made) for _ in number] if isinstance(number, list) else next(made) for number in numbers]
 
     def _moved(self, batch: Any, size: int) -> Any:

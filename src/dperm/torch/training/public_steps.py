@@ -18,10 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from dperm.torch.tensors.nested import tensors
+from dperm.torch.tensors.nested import map_tensors, tensors
 from dperm.torch.training.reachable import PrivateData, way_to
 
 T = TypeVar("T")
+
+#: integers of as many bytes: bits are compared, so that what is no number equals itself
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
 
 
 class PublicSteps:
@@ -48,6 +51,13 @@ class PublicSteps:
             released = copy.deepcopy(self._model)
         except RuntimeError as error:  # of tensors with a graph, which torch does not copy
             raise TypeError(f"The model cannot be copied for public_step: {error}") from error
+        mine = {id(tensor) for _, _, tensor, _ in _tensors_of(self._model)}
+        places = {tensor.data_ptr() for _, _, tensor, _ in _tensors_of(self._model) if tensor.numel()}
+        if shared := [name for _, name, tensor, _ in _tensors_of(released) if id(tensor) in mine or tensor.data_ptr() in places]:
+            raise TypeError(
+                f"The model's copy for public_step shares {', '.join(shared[:3])} with it: a __deepcopy__ of its own must copy "
+                "parameters and buffers."
+            )
         for parameter in released.parameters():
             parameter.requires_grad_(False)
             parameter.grad = None
@@ -82,7 +92,7 @@ class _Unchanged(contextlib.AbstractContextManager["_Unchanged"]):
         self._gradients = [(tensor, tensor.grad, _clone(tensor.grad)) for _, _, tensor, _ in self._tensors]
         self._trained = [(tensor, tensor.requires_grad) for _, _, tensor, _ in self._tensors]
         self._modes = [(module, module.training) for module in model.modules()]
-        self._state = None if optimizer is None else copy.deepcopy(optimizer.state_dict())
+        self._state = None if optimizer is None else map_tensors(_clone, optimizer.state_dict())
 
     @torch.no_grad()
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -147,7 +157,7 @@ def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor):
         if not isinstance(other, Tensor) or one.shape != other.shape or one.dtype != other.dtype:
             return False
-        mine, theirs = (item.detach().contiguous().reshape(-1).view(torch.uint8) for item in (one, other))
+        mine, theirs = (item.detach().contiguous().reshape(-1).view(_BITS[item.element_size()]) for item in (one, other))
         return torch.equal(mine, theirs)
     if isinstance(one, dict):
         return isinstance(other, dict) and one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
