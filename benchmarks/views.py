@@ -128,7 +128,7 @@ def accuracies(x: Tensor, y: Tensor, tests: tuple[Tensor, Tensor]) -> list[str]:
         "augmented, one view": {"transform": augmented},
         f"augmented, {VIEWS} views": {"transform": augmented, "views": VIEWS},
     }
-    lines = ["| images | test accuracy, by seed | mean | seconds |", "| --- | --- | --- | --- |"]
+    lines = ["| images | test accuracy, by seed | mean | seconds of the processor |", "| --- | --- | --- | --- |"]
     for name, settings in ways.items():
         scores, start = list[float](), time.process_time()
         for seed in SEEDS:

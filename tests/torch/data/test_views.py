@@ -217,7 +217,7 @@ def test_a_collation_is_given_one_record_s_views() -> None:
 
 def test_a_run_costs_what_one_view_costs_and_says_how_many_there_were(tmp_path: Any) -> None:
     one = trainer(network(), views=1).fit(Pictures(), progress=False).certificate
-    made = trainer(network(), checkpoint=tmp_path / "run").fit((X, Y), (X, Y), progress=False)
+    made = trainer(network(), transform=shifted, checkpoint=tmp_path / "run").fit((X, Y), (X, Y), progress=False)
     several = made.certificate
     assert one is not None and several is not None
     assert several.event == one.event and several.epsilon == one.epsilon
@@ -317,3 +317,10 @@ def test_a_record_of_which_a_view_cannot_be_read_contributes_nothing() -> None:
     (batch,) = next(records.stream([np.array([2, 3, 5])]))
     ((places, inputs, _),) = batch
     assert places.tolist() == [0, 2] and batch.size == 3 and torch.equal(inputs[:, 0], X[[2, 5]])
+
+
+def test_views_that_are_all_the_same_are_told_of() -> None:
+    for settings, several in (({}, {}), ({"max_rows_per_unit": 2, "public_size": 12}, {"groups": np.arange(N) // 2})):
+        with pytest.warns(UserWarning, match="3 views of a record are all the same"):
+            trainer(network(), **settings).fit((X, Y), progress=False, **several)
+    trainer(nn.Sequential(network(), nn.Dropout(0.3))).fit((X, Y), progress=False)  # warnings are errors
