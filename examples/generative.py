@@ -258,6 +258,7 @@ class Family:
     learning_rate: float = 3e-3
     data: Callable[[Tensor, Tensor], object] = lambda x, y: x
     pictures: Callable[..., Tensor] = lambda model, x: model.sample(len(x))
+    draws: bool = True  # whether there is anything for views to differ in
 
 
 FAMILIES = {
@@ -265,7 +266,7 @@ FAMILIES = {
     "diffusion": Family(Diffusion, as_it_is, data=lambda x, y: (x, y, y)),
     "masked autoencoder": Family(MaskedAutoencoder, error_where_hidden, pictures=lambda model, x: model.completed(x)),
     "flow": Family(Flow, lambda log_density, x: -log_density / x[0].numel()),
-    "pixelcnn": Family(PixelCNN, bits_of_levels),
+    "pixelcnn": Family(PixelCNN, bits_of_levels, draws=False),
 }
 
 
@@ -295,7 +296,7 @@ def trained(family: Family, x: Tensor, y: Tensor, *, epochs: float, views: int, 
         expected_batch_size=min(256, len(x) // 4),
         clipping_norm=1.0,
         public_size=len(x),
-        views=views,
+        views=views if family.draws else 1,
         label="generative example",
     )
     return trainer.fit(family.data(x, y), ema_decay=0.9, progress=False)

@@ -71,7 +71,7 @@ def test_the_models_train_and_make_pictures(name: str, digits: Any) -> None:
     made = family.pictures(trainer.model, x[160:168])
     assert loss_of(trainer.model) < before - 0.01 * abs(before)
     assert made.shape == (8, 1, 8, 8) and bool(torch.isfinite(made).all())
-    assert trainer.certificate.public_facts["views"] == 2
+    assert trainer.certificate.public_facts.get("views", 1) == (2 if family.draws else 1)
 
 
 class Dropped(nn.Module):
