@@ -212,7 +212,8 @@ def test_a_collation_is_given_one_record_s_views() -> None:
     for _, inputs, _ in batch:
         for views in inputs:
             longest = float(views.max())
-            assert views.shape[0] == 4 and views.shape[1] <= longest and set(views.unique().tolist()) <= {0.0, longest}
+            assert len(views) == 4 and views.shape[1] <= longest
+            assert set(views.unique().tolist()) <= {0.0, longest}
 
 
 def test_a_run_costs_what_one_view_costs_and_says_how_many_there_were(tmp_path: Any) -> None:
@@ -316,7 +317,8 @@ def test_a_record_of_which_a_view_cannot_be_read_contributes_nothing() -> None:
     records.charged = True
     (batch,) = next(records.stream([np.array([2, 3, 5])]))
     ((places, inputs, _),) = batch
-    assert places.tolist() == [0, 2] and batch.size == 3 and torch.equal(inputs[:, 0], X[[2, 5]])
+    assert places.tolist() == [0, 2] and batch.size == 3
+    assert torch.equal(inputs[:, 0], X[[2, 5]])
 
 
 def test_views_that_are_all_the_same_are_told_of() -> None:

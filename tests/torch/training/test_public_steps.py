@@ -238,7 +238,7 @@ def test_what_is_not_seen_is_an_assumption_on_the_certificate(tmp_path: Any) -> 
     made.public_step(lambda released: released(copied))
     made.public_step(lambda released: None)
     said = [item for item in made.certificate.assumptions if item.key == "public steps"]
-    assert len(said) == 1 and said[0].responsible == "caller" and "made of records" in said[0].text
+    assert [item.responsible for item in said] == ["caller"] and "made of records" in said[0].text
     assert made.certificate.epsilon == epsilon
     made.save()
     running.close()
@@ -459,4 +459,5 @@ def test_a_pool_of_generated_records_is_drawn_from_for_each() -> None:
     alone = objective.evaluate(torch.zeros(64, 6), torch.zeros(64)).losses
     loss.pool = torch.arange(5.0)[:, None].expand(5, 6).clone()
     drawn = objective.evaluate(torch.zeros(64, 6), torch.zeros(64)).losses
-    assert objective.one_by_one is None and len(alone.unique()) == 1 and len(drawn.unique()) == 5
+    assert objective.one_by_one is None
+    assert [len(losses.unique()) for losses in (alone, drawn)] == [1, 5]
