@@ -18,6 +18,7 @@ from dperm.torch import PrivateTrainer, TorchRecords
 from dperm.torch.data.units import PersonRecords
 from dperm.torch.engine.randomness import Draws
 from dperm.torch.tensors.global_randomness import seed_all
+from dperm.torch.training.preflight import bytes_per_record
 
 N, VIEWS = 24, 3
 SQUARES: Callable[[Tensor, Tensor], Tensor] = lambda outputs, targets: (outputs - targets[:, None]).square().mean(1)  # noqa: E731
@@ -326,3 +327,15 @@ def test_views_that_are_all_the_same_are_told_of() -> None:
         with pytest.warns(UserWarning, match="3 views of a record are all the same"):
             trainer(network(), **settings).fit((X, Y), progress=False, **several)
     trainer(nn.Sequential(network(), nn.Dropout(0.3))).fit((X, Y), progress=False)  # warnings are errors
+
+
+def test_memory_is_measured_with_all_views() -> None:
+    """A physical batch counts records: with four views it has about a fourth as many."""
+    found: list[int] = []
+    for views in (1, 4):
+        objective = trainer(nn.Sequential(network(), nn.Dropout(0.3)), views=views).objective
+        batch = X, Y
+        if views > 1:
+            batch = X[:, None].expand(-1, views, 1, 4, 4), Y[:, None].expand(-1, views)
+        found.append(bytes_per_record(objective, *batch)[0])
+    assert 3 < found[1] / found[0] < 4.5
