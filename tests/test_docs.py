@@ -100,6 +100,8 @@ def test_the_examples_for_contributors_run(monkeypatch: pytest.MonkeyPatch) -> N
         pytest.param(["lora.py", "--steps", "2", "--epochs", "1"], marks=pytest.mark.slow),
         pytest.param(["hospital.py", "{tmp}", "400"], marks=pytest.mark.slow),
         pytest.param(["mnist.py", "--epochs", "0.05"], marks=pytest.mark.slow),
+        pytest.param(["generative.py", "--epochs", "1", "--views", "2", "--pictures", "{tmp}"], marks=pytest.mark.slow),
+        pytest.param(["gan.py", "--epochs", "1", "--pictures", "{tmp}"], marks=pytest.mark.slow),
     ],
     ids=lambda a: a[0],
 )

@@ -62,6 +62,31 @@ class _Named(dict[str, Any]):
     count = 0
 
 
+class _Data(torch.utils.data.Dataset[Any]):
+    """A data set that counts, in an attribute and in a long list."""
+
+    def __init__(self) -> None:
+        self.calls = [0] * 2000
+
+    @property
+    def count(self) -> int:
+        return len(self.calls) - 2000
+
+    @count.setter
+    def count(self, count: int) -> None:
+        self.calls.append(count)
+
+
+class _Counted(torch.utils.data.Dataset[Any]):
+    count = 0
+
+
+def _counted_tensors() -> Any:
+    data: Any = torch.utils.data.TensorDataset(torch.zeros(3))
+    data.count = 0
+    return data
+
+
 class Holding(Base):
     """Counts in an object that it holds."""
 
@@ -269,6 +294,9 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
     "closure of the loss": (Base, counted_in_a_closure),
     "attribute of the loss": (Base, lambda: counted_on_itself),
     "default of the loss": (Base, lambda: counted_in_a_default),
+    "attribute of a data set": (lambda: Holding(_Counted()), lambda: squared),
+    "attribute of torch's data set": (lambda: Holding(_counted_tensors()), lambda: squared),
+    "long list of a data set": (lambda: Holding(_Data()), lambda: squared),
     "list of a partial": (Base, lambda: functools.partial(_counting, [0])),
     "criterion behind a lambda": (Base, behind_a_lambda),
 }

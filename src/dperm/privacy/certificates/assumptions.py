@@ -264,6 +264,15 @@ PARTS = Assumption(
     "each part is in a sum once, and one that was read again is compared with what it was; the process that asks adds noise",
     "parts",
 )
+PUBLIC_STEPS = Assumption(
+    "Functions given to public_step use released parameters, public values and what they draw: no record, and nothing that was "
+    "made of records.",
+    "caller",
+    "each is called with a copy of the model as it was released. Refused: functions that lead to the data set by names, closures "
+    "and attributes; tensors of it in torch's functions; changes of the private model, its gradients and its optimiser. Copies "
+    "of records, files and numbers computed elsewhere are not seen",
+    "public steps",
+)
 RANKS = Assumption(
     "The processes of the run and the network between them are one trusted place: sums without noise pass between them. Each "
     "record is on one rank, or the whole set on all.",

@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from dperm.torch.data.labelled_items import Paired
 from dperm.torch.tensors.global_randomness import fresh_seed, seed_all
-from dperm.torch.tensors.nested import batch_size, map_tensors, padded, take, tensors, with_items, with_tensors
+from dperm.torch.tensors.nested import batch_size, has_padded, map_tensors, padded, take, tensors, with_items, with_tensors
 
 
 class Ragged(list[tuple[Tensor, Any, Any]]):
@@ -60,11 +60,21 @@ class Collation:
             return self._whole(items)
         return joined([self._whole([item]) for item in items])
 
-    def of_several(self, records: Iterable[Iterable[Any]]) -> Any:
-        """The same for records that are several items each: these are collated together, and nobody else's with them. A record
-        is (1, k, …), for k the next power of two of its items: the first fills up. Targets are (targets, shares (1, k)), shares
-        of the record that each item has, adding up to 1."""
-        return joined([self._several(list(items)) for items in records])
+    def of_several(self, records: Iterable[Iterable[Any]], views: int = 1) -> Any:
+        """The same for records that are several rows each, and each row as many items as it has views: these are collated
+        together, and nobody else's with them. A record is (1, k, …), for k the next power of two of its rows: the first fills up;
+        with several views (1, k, views, …). Targets are (targets, shares (1, k)), shares of the record that each row has, adding
+        up to 1."""
+        return joined([self._several(list(items), views) for items in records])
+
+    def of_views(self, records: Iterable[Iterable[Any]]) -> Any:
+        """The same for records that are as many items as they have views, which are collated together: (b, views, …)."""
+        found = [list(items) for items in records]
+        flat = [item for items in found for item in items]
+        kinds = {_kind(item) for item in flat} if self._own else set[Any]()
+        if len(kinds) == 1 and None not in kinds:  # torch's own stacks them, and computes nothing
+            return map_tensors(lambda tensor: tensor.unflatten(0, (len(found), -1)), self._whole(flat))
+        return joined([map_tensors(lambda tensor: tensor[None], self._together(items)) for items in found])
 
     def look(self, items: list[Any]) -> None:
         """ValueError where a record has other values beside its companions than beside these others: the function was meant to
@@ -97,15 +107,30 @@ class Collation:
                 return True
         return False
 
-    def _several(self, items: list[Any]) -> Any:
-        inputs, targets = _in_rows(self._whole(items), len(items))
-        if any(not tensor.dim() or tensor.shape[0] != len(items) for tensor in tensors((inputs, targets))):
-            raise ValueError(f"Expected collate_fn to give tensors with {len(items)} rows for as many of a person's.")
-        places = torch.arange(1 << (len(items) - 1).bit_length())
-        shares = (places < len(items)).float() / len(items)
-        places[len(items) :] = 0
+    def _several(self, items: list[Any], views: int) -> Any:
+        inputs, targets = self._together(items)
+        if views > 1:
+            inputs, targets = (map_tensors(lambda tensor: tensor.unflatten(0, (-1, views)), part) for part in (inputs, targets))
+        rows = len(items) // views
+        places = torch.arange(1 << (rows - 1).bit_length())
+        shares = (places < rows).float() / rows
+        places[rows:] = 0
         inputs, targets = (map_tensors(lambda tensor: tensor[places][None], part) for part in (inputs, targets))
         return inputs, (targets, shares[None])
+
+    def _together(self, items: list[Any]) -> Any:
+        """A batch (inputs, targets) of items that belong to one record. ValueError for what cannot be stacked, or is packed."""
+        if self._own and len(set(map(_kind, items)) - {None}) > 1:
+            raise ValueError(
+                "Expected the rows, or views, of one record to have one shape and type: crop or pad them to one size, or give a "
+                "collate_fn that pads."
+            )
+        inputs, targets = _in_rows(self._whole(items), len(items))
+        if has_padded((inputs, targets)):
+            raise ValueError("Expected padded tensors and lengths of a record of several rows or views, got a packed sequence.")
+        if any(not tensor.dim() or tensor.shape[0] != len(items) for tensor in tensors((inputs, targets))):
+            raise ValueError(f"Expected collate_fn to give tensors with {len(items)} rows for as many of one record's.")
+        return inputs, targets
 
     def _one(self, item: Any) -> Any:
         """The batch (inputs, targets) of one record."""
@@ -198,7 +223,7 @@ def refuse_other_than_pairs(batch: Any, size: int) -> None:
         raise ValueError(
             f"Expected tensors with the records along their first axes, {size} rows of inputs and of targets for {size} "
             f"records, got {sizes[0]} and {sizes[1]}: a record that counts more than once would cost more privacy than is "
-            "charged. Average its views within its loss instead."
+            "charged. For several views of each record pass views= to the trainer, which averages their losses."
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import hashlib
 import itertools
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -14,16 +13,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, StackDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, StackDataset, Subset, TensorDataset
 
 from dperm._column import refuse_masked
 from dperm.release import alignment
-from dperm.torch.data.collation import Collation, Ragged, grouped, joined, refuse_other_than_pairs
+from dperm.torch.data.collation import Collation, Ragged, grouped, refuse_other_than_pairs
 from dperm.torch.data.dataset_generators import refuse_generators
+from dperm.torch.data.items import Chunks, Items, Reads, Rows, Transformed, as_it_is
 from dperm.torch.data.labelled_items import Paired, pair_of
 from dperm.torch.ranks.group import Ranks
 from dperm.torch.ranks.rank_share import Share
-from dperm.torch.tensors.global_randomness import fresh_seed, kept_states, seed_all
+from dperm.torch.tensors.global_randomness import fresh_seed, kept_states
 from dperm.torch.tensors.nested import batch_size, map_tensors, on_device, take, tensors
 from dperm.torch.tensors.user_code_errors import in_short
 
@@ -44,6 +44,9 @@ class TorchRecords:
     (inputs, targets) from a list of items; `num_workers` processes read items ahead. Where records are `protected`, each is
     collated by itself (`dperm.torch.data.collation`). The data set and `collate_fn` draw for each record from a seed that is
     made of `key` (None: by the operating system) and of the record's number. TypeError where records cannot be drawn by index.
+
+    With `views` above 1 a batch has inputs and targets (b, views, …): each record is read that many times. `transform` changes
+    the inputs of a record, as the data set has them, whenever they are read.
     """
 
     _share: Share | None = None
@@ -67,11 +70,13 @@ class TorchRecords:
         num_workers: int = 0,
         protected: bool = True,
         key: int | None = None,
+        views: int = 1,
+        transform: Callable[[Any], Any] | None = None,
     ) -> None:
         self.physical_batch_size = physical_batch_size
         self.device = device or torch.device("cpu")
         self._collate: Any = Collation(collate_fn) if protected else Paired(collate_fn)
-        self._workers = num_workers
+        self._workers, self.views = num_workers, views
         self._loaders: list[Any] = []  # whose processes wait for the next stream
         self._reads: Any = None  # (n,) how often each record was read
         replayed = alignment.current() is not None
@@ -81,7 +86,8 @@ class TorchRecords:
         if type(data) is TensorDataset:  # what a subclass makes of its tensors is its own affair
             data = data.tensors
         if _in_tables(data):
-            self._tensors = _as_tensors(pair_of(data))
+            given = pair_of(data)
+            self._tensors = _as_tensors(given)
             size = batch_size(self._tensors[0])
             other = batch_size(self._tensors[1])
             if size is None or other != size:
@@ -90,8 +96,9 @@ class TorchRecords:
             if lengths != {size}:
                 raise ValueError(f"Expected one row per record in every tensor, got first axes of {sorted(lengths)}.")
             self._size = size
-            if collate_fn is not None:  # which makes batches of records
-                self._dataset, self._tensors = _Rows(self._tensors, size), None
+            if collate_fn is not None or transform is not None:  # which are given records one by one
+                alone = transform is not None and given[0] is given[1]  # the loss then gets what was transformed
+                self._dataset, self._tensors = Rows(self._tensors[0] if alone else self._tensors, size), None
         elif isinstance(data, IterableDataset) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
             raise TypeError(
                 f"Expected tensors (inputs, targets) or a dataset with a length and items by index, got {type(data).__name__}: "
@@ -108,6 +115,9 @@ class TorchRecords:
             self._size = len(data)
         if not self._size:
             raise ValueError("Expected at least one record, got none.")
+        self._stated = self._tensors[1] if self._tensors is not None else _stated_targets(self._dataset)
+        if transform is not None:
+            self._dataset = Transformed(self._dataset, transform)
 
     @property
     def share(self) -> Share:
@@ -144,12 +154,11 @@ class TorchRecords:
 
     def all_targets(self) -> Iterator[Any]:
         """All targets, by thousands; nothing where they cannot be had without reading every record."""
-        targets = self._tensors[1] if self._tensors is not None else _stated_targets(self._dataset)
-        if targets is None:
+        if self._stated is None:
             return
         for start in range(0, self._size, _AT_ONCE):
             chunk = torch.arange(start, min(start + _AT_ONCE, self._size))
-            yield on_device(take(targets, chunk, self._size), self.device)
+            yield self._in_views(on_device(take(self._stated, chunk, self._size), self.device))
 
     def batches(self) -> Iterator[Any]:
         """All records in order."""
@@ -225,10 +234,10 @@ class TorchRecords:
 
     def _loader(self) -> Any:
         return DataLoader(
-            _Items(self._dataset, self._collate, self.charged),
-            batch_sampler=_Chunks(),
+            Items(self._dataset, self._collate, self.charged, self.views),
+            batch_sampler=Chunks(),
             num_workers=self._workers,
-            collate_fn=_as_it_is,
+            collate_fn=as_it_is,
             pin_memory=self.device.type == "cuda",
             persistent_workers=True,
         )
@@ -236,29 +245,39 @@ class TorchRecords:
     def _fetch(self, indices: Indices, seed: int | None = None) -> Any:
         """A batch of these records, that each draw from this seed, or from the next of their own."""
         if self._tensors is not None:
-            return take(self._tensors, torch.from_numpy(indices), self._size)
+            return self._in_views(take(self._tensors, torch.from_numpy(indices), self._size))
         return self._collated(indices.tolist(), seed)
+
+    def _in_views(self, batch: Any) -> Any:
+        """The batch with each record as often as it has views, along a second axis."""
+        if self.views == 1:
+            return batch
+        return map_tensors(lambda tensor: tensor[:, None].expand(-1, self.views, *tensor.shape[1:]), batch)
 
     def _collated(self, numbers: list[Any], seed: int | None) -> Any:
         """A batch of these items of the data set; of lists of items where a list makes one record."""
+        items = Items(self._dataset, self._collate, self.charged, self.views)
         with kept_states(self.device):
-            return _Items(self._dataset, self._collate, self.charged).__getitems__(self._seeded(numbers, seed))
+            return items.__getitems__(self._seeded(numbers, seed))
 
     def _seeded(self, numbers: list[Any], seed: int | None = None) -> list[Any]:
-        """These items, each with a seed that is made of its name and of how often it was read, or with this one: whatever else
-        is read, in whatever order or process, it draws the same."""
+        """The reads of these items, one for each view, with seeds that are made of an item's name and of how often it was read,
+        or with this one: whatever else is read, in whatever order or process, it draws the same."""
         flat = [item for number in numbers for item in (number if isinstance(number, list) else [number])]
         if self._reads is None:
             self._reads = np.zeros(self._size, dtype=np.int64)
         if seed is None:
-            self._reads[flat] += 1
-            named = zip(self.names(flat), self._reads[flat].tolist(), strict=True)
-            seeds = iter([alignment.seed_of(self._key, name, reads) for name, reads in named])
+            before, names = self._reads[flat].tolist(), self.names(flat)
+            self._reads[flat] += self.views
+            made = iter(
+                [
+                    tuple((item, alignment.seed_of(self._key, name, reads + view)) for view in range(1, self.views + 1))
+                    for item, name, reads in zip(flat, names, before, strict=True)
+                ]
+            )
         else:
-            seeds = itertools.repeat(seed)
-        return [
-            [(item, next(seeds)) for item in number] if isinstance(number, list) else (number, next(seeds)) for number in numbers
-        ]
+            made: Iterator[Reads] = iter([tuple((item, seed + view) for view in range(self.views)) for item in flat])
+        return [[next(made) for _ in number] if isinstance(number, list) else next(made) for number in numbers]
 
     def _moved(self, batch: Any, size: int) -> Any:
         if isinstance(batch, Ragged):
@@ -312,78 +331,6 @@ def _origin(data: Any, index: int) -> tuple[Any, ...]:
         first = data.tensors[0]
         return (first.data_ptr() + index * first.stride(0) * first.element_size() if first.dim() else id(first)), 0
     return id(data), index
-
-
-class _Rows(Dataset[Any]):
-    """Tensors as a data set, whose items are single rows of (inputs, targets)."""
-
-    def __init__(self, tensors: Any, size: int) -> None:
-        self._tensors, self._size = tensors, size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, index: int) -> Any:
-        return map_tensors(lambda tensor: tensor[index], self._tensors)
-
-
-class _Chunks:
-    """A batch sampler of whatever `chunks` are at the time."""
-
-    def __init__(self) -> None:
-        self.chunks: Iterator[Any] = iter(())
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.chunks
-
-
-class _Items(Dataset[Any]):
-    """Batches of a data set's items, each fetched and collated by itself, from a random state of its own.
-
-    Once a run is `charged` an error would be an output, and so would a warning: a record that cannot be read or collated is left
-    out of its batch, and contributes zero.
-    """
-
-    def __init__(self, dataset: Any, collate: Any, charged: bool) -> None:
-        self._dataset, self._collate, self._charged = dataset, collate, charged
-
-    def __getitem__(self, index: int) -> Any:
-        return self._dataset[index]
-
-    def __getitems__(self, seeded: list[Any]) -> Any:
-        """The batch of these (number, seed), or of lists of them that are one record each."""
-        if not self._charged:
-            return self._made(seeded)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                return self._made(seeded)
-            except Exception:
-                return joined([self._made_or_none(one) for one in seeded])
-
-    def _made(self, seeded: list[Any]) -> Any:
-        if seeded and isinstance(seeded[0], list):
-            batch = self._collate.of_several(self._fetched(several) for several in seeded)
-        else:
-            batch = self._collate(self._fetched(seeded))
-        for places, *group in grouped(batch, len(seeded)) if self._charged else ():
-            refuse_other_than_pairs(group, len(places))
-        return batch
-
-    def _made_or_none(self, one: Any) -> Any:
-        try:
-            return self._made([one])
-        except Exception:
-            return None
-
-    def _fetched(self, seeded: list[tuple[int, int]]) -> Iterator[Any]:
-        for number, seed in seeded:
-            seed_all(seed)
-            yield self._dataset[number]
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch
 
 
 def _in_tables(data: Any) -> bool:

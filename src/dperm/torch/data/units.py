@@ -1,12 +1,15 @@
-"""Persons with several rows, for networks: a person is one record, with an axis of its rows, whose loss is the mean of theirs.
+"""Units of several rows, for networks: persons with several rows each, and records of which the model sees several views. A unit
+is one record, with an axis of its rows, whose loss is their mean.
 
-The engine that tells records apart sees the axis as it sees the positions of a sequence.
+The engine that tells records apart sees the axis as it sees the positions of a sequence. Where persons have several rows and each
+row several views, the rows' axis comes first.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -27,7 +30,8 @@ _HAIR = 1 - 2.0**-20
 
 
 class OfPersons(nn.Module):
-    """`model` on inputs (b, k, …) of b persons with k rows each: outputs (b, k, …). The parameters are the model's own."""
+    """`model` on inputs (b, k, …) of b units with k rows each, or k views: outputs (b, k, …). The parameters are the model's
+    own."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -41,6 +45,12 @@ class OfPersons(nn.Module):
             return tensor.flatten(0, 1)
 
         outputs = self.model(*map_tensors(apart, inputs), **map_tensors(apart, named))
+        rows = shape.numel()
+        if odd := next((tensor for tensor in tensors(outputs) if not tensor.dim() or tensor.shape[0] != rows), None):
+            raise ValueError(
+                f"Expected the model's outputs with the {rows} rows that it was given along the first axis, got a tensor of "
+                f"shape {tuple(odd.shape)}: what all rows share, such as a mean over them, cannot be given back to each."
+            )
         return map_tensors(lambda tensor: tensor.unflatten(0, shape), outputs)
 
 
@@ -52,14 +62,31 @@ class MeanLoss:
 
     def __call__(self, outputs: Any, targets: Any) -> Tensor:
         values, weights = targets
-        losses = self.loss_fn(*(map_tensors(lambda tensor: tensor.flatten(0, 1), part) for part in (outputs, values)))
-        if losses.shape != (weights.numel(),):
-            raise ValueError(
-                f"Expected loss_fn to give one loss per row, shape ({weights.numel()},), got {tuple(losses.shape)}: use "
-                "reduction='none' and average over everything but the first axis."
-            )
-        losses = losses.reshape(weights.shape)
+        losses = _losses_of_rows(self.loss_fn, outputs, values, weights.shape)
         return torch.where(weights > 0, losses * weights, torch.zeros_like(losses)).sum(1)
+
+
+class MeanOfViews:
+    """The mean of `loss_fn` over each record's views; targets are (b, views, …)."""
+
+    def __init__(self, loss_fn: Callable[[Any, Any], Tensor]) -> None:
+        self.loss_fn = loss_fn
+
+    def __call__(self, outputs: Any, targets: Any) -> Tensor:
+        shape = next(iter(tensors(targets))).shape[:2]
+        return _losses_of_rows(self.loss_fn, outputs, targets, shape).mean(1)
+
+
+def _losses_of_rows(loss_fn: Callable[[Any, Any], Tensor], outputs: Any, targets: Any, shape: Sequence[int]) -> Tensor:
+    """(b, k) the losses of b units with k rows each, by a loss that is given b·k rows."""
+    losses = loss_fn(*(map_tensors(lambda tensor: tensor.flatten(0, 1), part) for part in (outputs, targets)))
+    rows = math.prod(shape)
+    if losses.shape != (rows,):
+        raise ValueError(
+            f"Expected loss_fn to give one loss per row, shape ({rows},), got {tuple(losses.shape)}: use reduction='none' and "
+            "average over everything but the first axis."
+        )
+    return losses.reshape(*shape)
 
 
 class PersonRecords(TorchRecords):
@@ -68,7 +95,8 @@ class PersonRecords(TorchRecords):
 
     A batch has inputs (b, k, …) and targets ((b, k, …), weights (b, k)), for each k by itself: the next power of two of a
     person's rows; who has fewer rows has the first of them again, with weight 0. Where `most` is 1 there is no such axis.
-    Without groups data are rows (persons, k, …) and targets (persons, k, …). A `collate_fn` is given one person's rows.
+    Without groups data are rows (persons, k, …) and targets (persons, k, …). A `collate_fn` is given one person's rows. Where
+    `settings` ask for several views, each row has an axis of them: (b, k, views, …).
     """
 
     def __init__(self, data: Any, groups: Any, *, most: int, **settings: Any) -> None:

@@ -28,13 +28,14 @@ from dperm.torch.tensors.nested import local
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _COPIED = 1 << 20  # numbers of a tensor
+_LONG = 1000  # entries of a collection that holds a data set's records
 _MOST = 200_000  # objects: what hangs on a function may be anything
 #: modules whose objects and functions keep nothing of a model's records, or are put back by their owners
 _LEFT = ("dperm", "torch", "numpy", "lightning", "pytorch_lightning")
 #: whose objects lead to all of a program, to data, or to what is none of Python's
 _LEFT_OBJECTS = ("dperm", "lightning", "pytorch_lightning", "logging", "torch")
 #: but for these
-_KEPT_OBJECTS = ("torch.nn", "torch.distributions", "torch.optim", "dperm.torch.data.units")
+_KEPT_OBJECTS = ("torch.nn", "torch.distributions", "torch.optim", "torch.utils.data", "dperm.torch.data.units")
 #: they are another at each use, and nobody can put them back so that each step has numbers of its own
 _MOVING = (
     types.GeneratorType, random.Random, np.random.Generator, np.random.RandomState, torch.Generator, io.StringIO, io.BytesIO,
@@ -147,8 +148,10 @@ class Snapshot:
         if isinstance(item, _MOVING) or (isinstance(item, Iterator) and type(item).__module__ in ("builtins", "itertools")):
             self.uncopied.append(type(item).__name__)
             return ()
-        if _left(type(item)) or isinstance(item, (Dataset, types.ModuleType)):
+        if _left(type(item)) or isinstance(item, types.ModuleType):
             return ()
+        if isinstance(item, Dataset):
+            return self._dataset(item)
         return (*self._attributes(item), type(item))
 
     def _hold(self, back: Callable[[Any, Any], None], item: Any, held: Any) -> None:
@@ -177,6 +180,17 @@ class Snapshot:
         if slots := {name: getattr(item, name) for name in _slots(type(item)) if hasattr(item, name)}:
             self._hold(_slots_back, item, slots)
         return (*held.values(), *slots.values())
+
+    def _dataset(self, item: Any) -> Iterable[Any]:
+        """A data set that a model or a loss holds: long collections, which are its records, are held and not looked through."""
+        hanging = [value for value in self._attributes(item) if id(value) not in self._seen]
+        long = [value for value in hanging if isinstance(value, (list, dict, set)) and len(value) > _LONG]
+        for value in long:
+            back = _list_back if isinstance(value, list) else _set_back if isinstance(value, set) else _dict_back
+            self._hold(back, value, type(value)(value) if type(value) in (list, set) else dict(value))
+            self._seen.add(id(value))
+            self._alive.append(value)
+        return (*(value for value in hanging if id(value) not in self._seen), type(item))
 
     def _function(self, function: Any) -> Iterable[Any]:
         if isinstance(function, functools.partial):

@@ -63,6 +63,8 @@ class Draws:
         self._seed: int | None = None
         self._of_records = self._elsewhere = 0
         self._count = 0
+        #: whether records that ran together have ever drawn
+        self.ever = False
         self._started: list[Tensor] = []
         #: torch's global generators with the seeds that a run starts them from: another seed means that somebody seeds them
         self.seeded: list[tuple[torch.Generator, int]] = []
@@ -102,6 +104,7 @@ class Draws:
         """The next draw, by the function of this name, of the records at `places` (k,) of a physical batch of `size`, on a path:
         for each `draw` of its numbers in `given` (k, ...)."""
         self._count += 1
+        self.ever = True
         before = self._now()
         seed = alignment.seed_of(self._of_records, self._count, path)
         if any(word in name for word in _BY_VALUES):

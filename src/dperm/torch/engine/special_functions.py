@@ -73,9 +73,21 @@ def _getitem(run: Run, func: Any, input: Tensor, index: Any) -> Any:
 
 @_special(Tensor.__setitem__)
 def _setitem(run: Run, func: Any, input: Tensor, index: Any, value: Any) -> Any:
-    if not _has_mask(index) or not isinstance(value, Tensor) or not value.dim():
+    if not _has_mask(index):
         return NotImplemented
+    if not isinstance(value, Tensor) or not value.dim():
+        if not isinstance(index, Tensor) or not _fits(value, input):
+            return NotImplemented
+        # one number at all places of a mask: each record at its own
+        mask = index.bool()
+        return input.masked_fill_(mask.reshape(*mask.shape, *[1] * (input.dim() - mask.dim())), value)
     return func(input, _masks_agreed(run, index), value)
+
+
+def _fits(value: Any, input: Tensor) -> bool:
+    """Whether a number is written into a tensor as it is."""
+    fractional = value.is_floating_point() if isinstance(value, Tensor) else isinstance(value, float)
+    return isinstance(value, Tensor | bool | int | float) and (input.is_floating_point() or not fractional)
 
 
 def _parts(index: Any) -> tuple[Any, ...]:

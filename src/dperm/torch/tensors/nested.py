@@ -117,6 +117,13 @@ def packed(value: Any) -> Any:
     return _replaced(Padded, pack, value)
 
 
+def has_padded(value: Any) -> bool:
+    """Whether a packed sequence is in it, as `padded` leaves it."""
+    found: list[Padded] = []
+    _replaced(Padded, found.append, value)
+    return bool(found)
+
+
 def _replaced(kind: type[Any], function: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, kind):
         return function(value)

@@ -38,6 +38,8 @@ class Certification:
             settings["ranks"] = ranks
         if objective.flat.sharded:
             settings["parameters"] = "sharded"
+        if self.spec.settings.views > 1:
+            settings["views"] = self.spec.settings.views
         like = self.like(plan)
         return Certificate.issue(
             mechanism="gradient perturbation of a network" + ("" if plan is None else f" ({plan.kind})"),

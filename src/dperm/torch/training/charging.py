@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from dataclasses import replace
 from typing import Any
 
 from dperm._remind import remind_of_delta
@@ -11,6 +12,7 @@ from dperm.gradient import Policy
 from dperm.gradient.policy import paid_from, pays_for, runs_by_parts
 from dperm.objectives import RECORD
 from dperm.privacy import Certificate, Composed, Event, Relation
+from dperm.privacy.certificates import assumptions as statements
 from dperm.privacy.events import chosen_on_the_way, event_from_dict
 from dperm.release import Channel
 from dperm.release.grid import admit_noise
@@ -61,6 +63,14 @@ class Charging:
         assert channel.charge_id is not None
         return self._run(plan, records, channel, Charged((event,), channel.charge_id, noise=self._noise))
 
+    def with_public_steps(self, run: PrivateRun) -> None:
+        """State on the certificate that functions on public values read the released model."""
+        assert self.certificate is not None
+        if statements.PUBLIC_STEPS not in self.certificate.assumptions:
+            assumptions = (*self.certificate.assumptions, statements.PUBLIC_STEPS)
+            self.certificate = replace(self.certificate, assumptions=assumptions)
+        run.public_steps, run.certificate = True, self.certificate
+
     def planned(self) -> Certificate:
         """What `fresh` would certify, where the number of records is stated."""
         if self._planner.stated_size is None:
@@ -108,6 +118,8 @@ class Charging:
             self._certify(Composed(charged.events), channel, plan, None)
         run = self._run(plan, records, channel, charged, first=done)
         run.lost += state["lost"]
+        if state.get("public steps"):
+            self.with_public_steps(run)
         run.gradients.restore(state["gradients"], {name: value.numpy() for name, value in state["private state"].items()})
         return run
 

@@ -112,7 +112,8 @@ _CLEARED = (
 def _refuse_backward(parameter: Tensor) -> None:
     raise RuntimeError(
         "A backward pass added a gradient without noise to the model during a private run. The noisy gradient is in .grad "
-        "already: call optimizer.step() and nothing else."
+        "already: call optimizer.step() and nothing else. For a loss of public values alone, such as a generator's, call "
+        "trainer.public_step(function), which hands the function a copy of the model."
     )
 
 

@@ -42,7 +42,9 @@ def prepared(spec: TrainingSpec, data: Any, groups: Any, ranks: Ranks, *, sharde
         raise ValueError("Expected all records on every rank with max_rows_per_unit: nobody can tell whether a person is on two.")
     spec.objective.flat.check()
     records = ranks.together(lambda: _protected(spec, data, groups))
-    _look_at(records, spec.objective, ranks, settings.physical_batch_size)
+    inputs = _look_at(records, spec.objective, ranks, settings.physical_batch_size)
+    if settings.views > 1 and ranks.rank == 0:
+        _remind_of_equal_views(spec, inputs, stacklevel=6)
     records.share = share_of(records, ranks, sharded=sharded)
     if ranks.rank == 0:
         _remind(spec, len(records), stacklevel=6)
@@ -52,11 +54,12 @@ def prepared(spec: TrainingSpec, data: Any, groups: Any, ranks: Ranks, *, sharde
 def _protected(spec: TrainingSpec, data: Any, groups: Any) -> TorchRecords:
     """The records that are protected: persons, where these have several rows."""
     most = spec.settings.unit.max_rows
+    seen: dict[str, Any] = {"views": spec.settings.views, "transform": spec.settings.transform}
     if most is not None:
-        return PersonRecords(data, groups, most=most, **_reading(spec))
+        return PersonRecords(data, groups, most=most, **_reading(spec), **seen)
     if groups is not None:
         raise ValueError("Expected max_rows_per_unit with groups: the most rows used of a person, a public number such as 64.")
-    return TorchRecords(data, **_reading(spec))
+    return TorchRecords(data, **_reading(spec), **seen)
 
 
 def held_out_records(spec: TrainingSpec, data: Any) -> TorchRecords:
@@ -75,8 +78,8 @@ def _reading(spec: TrainingSpec) -> dict[str, Any]:
     }
 
 
-def _look_at(records: TorchRecords, objective: ModuleObjective, ranks: Ranks, physical_batch_size: int | None) -> None:
-    """Run the model on some records, and measure how many of them to take at once where that is not said.
+def _look_at(records: TorchRecords, objective: ModuleObjective, ranks: Ranks, physical_batch_size: int | None) -> Any:
+    """Run the model on some records, and measure how many of them to take at once where that is not said. Returns their inputs.
 
     What is wrong with the model, the loss or the records is raised on every rank. Where parameters are sharded, all ranks
     look at the same records.
@@ -103,6 +106,19 @@ def _look_at(records: TorchRecords, objective: ModuleObjective, ranks: Ranks, ph
     if physical_batch_size is None:
         measured = ranks.together(lambda: fitting_batch_size(objective, inputs, targets))
         records.physical_batch_size = min(ranks.gathered(measured)) if objective.flat.sharded else measured
+    return inputs
+
+
+def _remind_of_equal_views(spec: TrainingSpec, inputs: Any, *, stacklevel: int) -> None:
+    """A warning where the views of some records are the same, and neither the model nor the loss draws."""
+    engine, axis = spec.objective.engine, 2 if spec.settings.unit.several_rows else 1
+    alike = all(bool((tensor == tensor.narrow(axis, 0, 1)).all()) for tensor in tensors(inputs))
+    if alike and engine.one_by_one is None and not engine.draws.ever:
+        warnings.warn(
+            f"The {spec.settings.views} views of a record are all the same, for neither the data set, transform, the model nor "
+            "the loss draws anything: steps take longer and gain nothing. Pass a transform, or leave views out.",
+            stacklevel=stacklevel,
+        )
 
 
 def _first_losses(objective: ModuleObjective, inputs: Any, targets: Any) -> Tensor:

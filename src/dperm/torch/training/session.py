@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from dperm.privacy import Certificate
 from dperm.release import alignment
@@ -23,6 +23,8 @@ from dperm.torch.training.charging import Charging
 from dperm.torch.training.checkpoint import RunFolder
 from dperm.torch.training.loop_guard import LoopGuard
 from dperm.torch.training.preflight import prepared
+from dperm.torch.training.public_steps import PublicSteps
+from dperm.torch.training.reachable import PrivateData
 from dperm.torch.training.settings import FitOptions, TrainingSpec
 from dperm.torch.training.training_run import PrivateRun
 from dperm.torch.training.unspent import settled
@@ -30,11 +32,16 @@ from dperm.torch.training.unspent import settled
 #: Options that a run keeps when it goes on.
 _FIXED = ("own_loop", "show_private", "scheduler", "scheduler_interval", "ema_decay")
 
+T = TypeVar("T")
+
 
 class TrainingSession:
     """Prepares, charges and guards the run of a specification, and saves it; `run` is there once it is charged."""
 
     run: PrivateRun | None = None
+    _records: PrivateData | None = None
+    _public: PublicSteps | None = None
+    _within_step = False
 
     def __init__(self, spec: TrainingSpec) -> None:
         self.spec = spec
@@ -86,6 +93,28 @@ class TrainingSession:
             raise ValueError("Expected the certificate of a search that this run was a try of.")
         self._charging.certificate = certificate
 
+    def public_step(self, function: Callable[[nn.Module], T]) -> T:
+        """What the function returns for a copy of the model as it was released. ValueError without a run, and where a copy cannot
+        be made of parameters that several processes hold."""
+        run, charging = self.run, self._charging
+        if run is None or charging is None or self._records is None:
+            raise ValueError("Expected a run: call public_step in the loop over steps(), or in a callback's on_step.")
+        if self._within_step:
+            raise RuntimeError("Expected public_step between steps: within one, the model runs on records.")
+        if self.spec.objective.flat.sharded or Ranks.here().size > 1:
+            raise ValueError("Expected one process for public_step: what is drawn in it would differ between ranks.")
+        charging.with_public_steps(run)
+        if self._public is None:
+            self._public = PublicSteps(self.spec.settings.model, self.spec.settings.optimizer, self._records)
+        return self._public.run(function)
+
+    def _next(self, run: PrivateRun) -> Tensor | None:
+        self._within_step = True
+        try:
+            return run.next()
+        finally:
+            self._within_step = False
+
     def steps(self, data: Any, groups: Any, *, resume: bool, sharded: bool) -> Generator[PrivateStep, None, None]:
         """The steps of a new run, or of one that a checkpoint has: each has put its noisy gradient into `.grad`."""
         spec, objective, settings, options = self.spec, self.spec.objective, self.spec.settings, self.spec.options
@@ -100,6 +129,7 @@ class TrainingSession:
                 ranks.put_on_all(settings.loss_fn)
         # callbacks and loops of the caller's own may change the model by what was released: they are not undone
         kept = None if options.own_loop or options.callbacks else objective.snapshot()
+        self._records = PrivateData(data, groups)
         with contextlib.ExitStack() as until_the_end:
             run = self.run = self._begin(data, groups, resume, sharded, until_the_end)
             run.open = True
@@ -112,7 +142,7 @@ class TrainingSession:
             rate = run.plan.rate
             guard = LoopGuard(settings.model, objective.flat, options.own_loop)
             with secret_masks(objective.flat.device) if secret else contextlib.nullcontext(), guard.watching():
-                while (gradient := run.next()) is not None:
+                while (gradient := self._next(run)) is not None:
                     guard.gives(gradient)
                     seen = run.observed() if options.show_private else (None, None)
                     noise = run.gradients.noise_deviation

@@ -21,7 +21,7 @@ from dperm import _validate as check
 from dperm.gradient import ExponentialAverage, Policy
 from dperm.objectives import RECORD, PrivacyUnit
 from dperm.privacy import Certificate, Relation, Risk
-from dperm.torch.data.units import MeanLoss, OfPersons
+from dperm.torch.data.units import MeanLoss, MeanOfViews, OfPersons
 from dperm.torch.module_objective import ModuleObjective
 from dperm.torch.parameters.optimizer import TorchOptimizer
 from dperm.torch.ranks.tensor_noise import told_of
@@ -41,11 +41,16 @@ class TrainingSettings:
     physical_batch_size: int | None = None
     collate_fn: Callable[[list[Any]], Any] | None = None
     num_workers: int = 0
+    views: int = 1
+    transform: Callable[[Any], Any] | None = None
     checkpoint: Path | None = None
     label: str = ""
     random_state: Any = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "views", check.integer("views", self.views))
+        if self.transform is not None and not callable(self.transform):
+            raise TypeError(f"Expected transform to be a function of a record's inputs, got {self.transform!r}.")
         if self.physical_batch_size is not None:
             object.__setattr__(self, "physical_batch_size", check.integer("physical_batch_size", self.physical_batch_size))
         given: list[Any] = [self.optimizer, *self.spent]
@@ -57,10 +62,15 @@ class TrainingSettings:
             raise ValueError("Expected spent to hold certificates that protect the same as this run: records, or persons.")
 
     def of_a_record(self) -> tuple[nn.Module, Callable[[Any, Any], Tensor]]:
-        """Model and loss of one record: of a person of several rows the mean of their losses."""
+        """Model and loss of one record: the mean of the losses of its views, and of a person's rows."""
+        model, loss_fn = self.model, self.loss_fn
+        if not isinstance(model, nn.Module) or not callable(loss_fn):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return model, loss_fn  # for the objective to refuse
+        if self.views > 1:
+            model, loss_fn = OfPersons(model), MeanOfViews(loss_fn)
         if self.unit.several_rows:
-            return OfPersons(self.model), MeanLoss(self.loss_fn)
-        return self.model, self.loss_fn
+            model, loss_fn = OfPersons(model), MeanLoss(loss_fn)
+        return model, loss_fn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +218,7 @@ class TrainingSpec:
             "scheduler": None if options.scheduler is None else type(options.scheduler).__name__,
             "ema_decay": options.ema_decay,
             "sharded parameters": objective.flat.sharded or None,
+            "views": settings.views if settings.views > 1 else None,
         }
 
     def shared_by_ranks(self) -> dict[str, Any]:
@@ -230,6 +241,7 @@ class TrainingSpec:
             "label": settings.label,
             "autocast": objective.losses.autocast,
             "loss_fn": getattr(settings.loss_fn, "__qualname__", type(settings.loss_fn).__qualname__),
+            "transform": settings.transform is not None,
             "random_state": told_of(settings.random_state),
             "checkpoint": settings.checkpoint is not None,
             **(together if objective.flat.sharded else {}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,8 @@ from dperm.torch.training.planner import Budget, MakePlan, Planner, Recipe
 from dperm.torch.training.session import TrainingSession
 from dperm.torch.training.settings import FitOptions, TrainingSettings, TrainingSpec
 from dperm.torch.training.unspent import Remaining, remaining_of
+
+T = TypeVar("T")
 
 
 class PrivateTrainer:
@@ -47,6 +49,12 @@ class PrivateTrainer:
     physical_batch_size : most records at once in memory. None: measured on the first records.
     autocast : run the forward in this type, for example `torch.bfloat16`; norms and sums stay in single precision.
     collate_fn, num_workers : as for a DataLoader.
+    views : how many views of a record its loss is the mean of (augmentation multiplicity; De et al. 2022). A record is read that
+        many times, so that a data set or `transform` that draws gives it other inputs each time, and what the model and the loss
+        draw is drawn for each view. Their mean has one gradient, which is clipped: the certificate is the same as for one view,
+        and time and memory are those of as many records.
+    transform : transform(inputs) -> inputs, called with one record's inputs, without an axis for the batch, whenever they are
+        read for training. It draws from the global generators of torch, NumPy and Python.
     checkpoint : a folder for checkpoints, from which an interrupted run can be continued.
     label : names the data set in the spend log.
     random_state : None for real noise. A fixed seed is for tests: the certificate then says "not private".
@@ -78,6 +86,8 @@ class PrivateTrainer:
         autocast: torch.dtype | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 0,
+        views: int = 1,
+        transform: Callable[[Any], Any] | None = None,
         checkpoint: str | Path | None = None,
         label: str = "",
         random_state: Any = None,
@@ -86,7 +96,8 @@ class PrivateTrainer:
         settings = TrainingSettings(
             model=model, loss_fn=loss_fn, optimizer=optimizer, unit=PrivacyUnit(max_rows_per_unit), spent=tuple(spent),
             physical_batch_size=physical_batch_size, collate_fn=collate_fn, num_workers=num_workers,
-            checkpoint=None if checkpoint is None else Path(checkpoint), label=label, random_state=random_state,
+            views=views, transform=transform, checkpoint=None if checkpoint is None else Path(checkpoint), label=label,
+            random_state=random_state,
         )  # fmt: skip
         objective = ModuleObjective(
             *settings.of_a_record(), relation=relation, autocast=autocast, unit=settings.unit, independence=independence
@@ -266,6 +277,22 @@ class PrivateTrainer:
             Where the spend log cannot be written. The run is closed then; settle again once it can be.
         """
         return self._session.settle(public_validation=public_validation)
+
+    def public_step(self, function: Callable[[nn.Module], T]) -> T:
+        """Call `function` with a copy of the model as it is released, and return what it returns: for a generator that learns
+        from a private discriminator, say. Costs no privacy.
+
+        To be called between steps: in a loop over `steps`, or in a callback's `on_step`. The copy's parameters have no gradients
+        of their own, and gradients flow through it to its inputs; what is changed in it goes nowhere. The function may use that
+        copy, public values and what it draws, and change what is its own, such as a generator that is no part of the model. That
+        it uses no record, and nothing made of records, is an assumption of yours from the first call on, which the certificate
+        states.
+
+        Raises ValueError without a run; RuntimeError for a function that leads to the records (by names, closures, attributes),
+        hands a tensor of theirs to a function of torch, or changes the private model, its gradients or its optimiser, which are
+        put back.
+        """
+        return self._session.public_step(function)
 
     def save(self) -> None:
         """Write a checkpoint now. Needs `checkpoint`."""

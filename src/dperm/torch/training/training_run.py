@@ -62,6 +62,8 @@ class PrivateRun:
     gradients: Gradients[Policy]
     reserves: bool = False
     lost: int = 0
+    #: whether functions on public values read the released model between its steps
+    public_steps: bool = False
     update_state: Any = None
     history: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     open: bool = False
@@ -245,6 +247,7 @@ class PrivateRun:
         return {
             "step": self.step,
             "lost": self.lost,
+            "public steps": self.public_steps,
             "charge_id": self.charged.charge_id,
             "first": self.charged.first,
             "events": [event.to_dict() for event in self.charged.events],
