@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from dperm.torch.data.labelled_items import Paired
+from dperm.torch.data.packed_rows import refuse_collator, refuse_packed
 from dperm.torch.tensors.global_randomness import fresh_seed, seed_all
 from dperm.torch.tensors.nested import batch_size, map_tensors, padded, take, tensors, with_items, with_tensors
 
@@ -44,17 +45,21 @@ _ACROSS = (
 
 class Collation:
     """Makes a batch (inputs, targets) of a list of records, each by itself. `collate_fn` is a function for a DataLoader, or None
-    for torch's own."""
+    for torch's own. Rows that hold several documents are refused unless they are of persons, which `packed` says."""
 
-    def __init__(self, collate_fn: Callable[[list[Any]], Any] | None = None) -> None:
+    def __init__(self, collate_fn: Callable[[list[Any]], Any] | None = None, *, packed: bool = False) -> None:
+        refuse_collator(collate_fn)
         self._own = collate_fn is None
         self._whole = Paired(collate_fn)
+        self._packed = packed
 
     def __call__(self, items: Iterable[Any]) -> Any:
         """A pair (inputs, targets) with the records along the first axes, or `Ragged` where their shapes differ."""
         if not self._own:
             return joined([self._one(item) for item in items])
         items = list(items)
+        for item in () if self._packed else items:
+            refuse_packed(item)
         kinds = {_kind(item) for item in items}
         if len(kinds) == 1 and None not in kinds:  # torch's own stacks them, and computes nothing
             return self._whole(items)
@@ -109,6 +114,8 @@ class Collation:
 
     def _one(self, item: Any) -> Any:
         """The batch (inputs, targets) of one record."""
+        if not self._packed:
+            refuse_packed(item)
         try:
             record = _of_three(self._whole([copy.copy(item), _repeated(item), copy.copy(item)]))
         except Exception:  # a length that the function does not take, say
@@ -116,6 +123,8 @@ class Collation:
         if record is None:  # or values that are drawn: the record is as long as it is
             record = take(_in_rows(self._whole([copy.copy(item) for _ in range(3)]), 3), torch.tensor([0]), 3)
         _made_of(record)
+        if not self._packed:
+            refuse_packed(record[0])
         return record
 
 
