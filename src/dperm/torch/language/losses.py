@@ -14,11 +14,10 @@ IGNORED = -100
 
 
 def logits_of(outputs: Any) -> Tensor:
-    """The scores (b, T, V) among a model's outputs: the tensor itself, or what is called "logits". TypeError for anything else."""
+    """The scores (b, T, V) among a model's outputs: the tensor itself, or what is called "logits". TypeError without them."""
     if isinstance(outputs, Tensor):
         return outputs
-    named: Any = cast(Any, outputs)
-    found: Any = named.get("logits") if isinstance(named, Mapping) else getattr(named, "logits", None)
+    found: Any = cast(Any, outputs).get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
     if not isinstance(found, Tensor):
         raise TypeError(f"Expected a tensor of scores, or outputs with one called 'logits', got {type(outputs).__name__}.")
     return found

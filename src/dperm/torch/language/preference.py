@@ -1,4 +1,4 @@
-"""Direct preference optimisation (Rafailov et al. 2023), a loss of one record: a prompt with a chosen and a rejected continuation."""
+"""Direct preference optimisation (Rafailov et al. 2023): a record is a prompt with a chosen and a rejected continuation."""
 
 from __future__ import annotations
 
