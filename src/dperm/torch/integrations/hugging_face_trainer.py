@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dperm._extras import needed
 from dperm.torch.data.labelled_items import pair_of
-from dperm.torch.integrations.scripts import Script
+from dperm.torch.integrations.scripts import Script, without_input_gradients
 from dperm.torch.integrations.training_arguments import taken_over
 from dperm.torch.language import DirectPreference
 from dperm.torch.training.trainer import PrivateStep, PrivateTrainer
@@ -77,15 +77,9 @@ class PrivateHuggingFaceTrainer(transformers.Trainer):
         """
         taken = taken_over(trainer.args, public_size=public_size, clipping_norm=clipping_norm)
         script = Script.of(trainer, settings, grouped="groups" in (given or {}))
-        private = PrivateTrainer(
-            script.model,
-            script.loss_fn,
-            script.optimizer,
-            epsilon=epsilon,
-            delta=delta,
-            public_size=public_size,
-            **{**taken.settings, "collate_fn": script.collate_fn, **settings},
-        )
+        budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "public_size": public_size}
+        stated: dict[str, Any] = {**taken.settings, "collate_fn": script.collate_fn, **settings, **budget}
+        private = PrivateTrainer(script.model, script.loss_fn, script.optimizer, **stated)
         args = copy.copy(trainer.args)
         for name, value in taken.changed.items():
             setattr(args, name, value)
@@ -107,6 +101,7 @@ class PrivateHuggingFaceTrainer(transformers.Trainer):
 
     def get_train_dataloader(self) -> Any:
         _refuse(self.args)
+        without_input_gradients(self.model)
         self._steps = self.private.steps(self.train_dataset, **self._given)
         self._first = next(self._steps, None)
         self._left = 0 if self._first is None else self._first.total - self._first.number + 1

@@ -54,6 +54,7 @@ class Script:
         """
         kind = _refuse_trainer(trainer)
         loss_type = refuse_loss(trainer.args, kind)
+        without_input_gradients(trainer.model)
         _refuse_relation(kind, settings)
         collate_fn, records = trainer.data_collator, _selected(trainer, trainer.train_dataset)
         handed = {
@@ -113,9 +114,16 @@ def _refuse_other_losses(trainer: Any) -> None:
     model = _base(trainer.model)
     if getattr(model.config, "is_encoder_decoder", False) or not model.can_generate():
         raise ValueError(
-            f"Expected a causal language model, got {type(model).__name__}, whose loss is another: give PrivateTrainer the model, "
-            "your loss per record and collate_fn=trainer.data_collator, and PrivateHuggingFaceTrainer(private, args, data)."
+            f"Expected a causal language model, got {type(model).__name__}, whose loss is another: give PrivateTrainer the model "
+            "with your loss per record and collate_fn=trainer.data_collator, and PrivateHuggingFaceTrainer(private, args, data)."
         )
+
+
+def without_input_gradients(model: Any) -> None:
+    """Take back the hook by which Transformers lets the inputs of checkpointed layers have gradients: reentrant checkpointing
+    alone needs it, and no record can run by itself with it."""
+    if hasattr(model, "disable_input_require_grads"):
+        model.disable_input_require_grads()
 
 
 def _base(model: Any) -> Any:

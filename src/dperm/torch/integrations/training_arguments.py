@@ -1,7 +1,7 @@
 """What a script's training arguments mean for a private run: what is taken over, what is refused, what has no counterpart.
 
-The arguments are those of Transformers' `TrainingArguments` and of TRL's `SFTConfig` and `DPOConfig`, read by their names: none of
-these libraries is imported.
+The arguments are those of Transformers' `TrainingArguments` and of TRL's `SFTConfig` and `DPOConfig`, read by their names:
+neither library is imported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "torch_compile": ((False, None), "leave it out: a compiled model cannot be looked into"),
     "use_liger_kernel": (
         (False, None),
-        "leave it out: its kernels run below torch's functions, and have no gradients per record",
+        "leave it out: its kernels have no gradients per record",
     ),
     "activation_offloading": ((False, None), "use gradient_checkpointing: hooks on saved tensors would see all records"),
     "full_determinism": ((False, None), "leave it out: PrivateTrainer(random_state=…) repeats a run, for tests"),
