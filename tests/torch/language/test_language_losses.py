@@ -347,7 +347,7 @@ def test_equal_continuations_teach_nothing() -> None:
     labels = batch.pop("labels")
     loss = preference.loss(preference(**batch), labels)
     assert loss.item() == pytest.approx(math.log(2))
-    slopes = torch.autograd.grad(loss.sum(), [parameter for parameter in policy.parameters()], allow_unused=True)
+    slopes = torch.autograd.grad(loss.sum(), list(policy.parameters()), allow_unused=True)
     assert max(float(slope.abs().max()) for slope in slopes if slope is not None) < 1e-7
 
 
