@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import warnings
 from collections.abc import Iterator
 from functools import partial
@@ -334,3 +335,19 @@ def test_trainers_with_other_losses_are_refused(trl: Any, tmp_path: Path) -> Non
     refused(tuning(trl, tmp_path, loss_type="dft"), "one of nll", tmp_path)
     refused(preferences(trl, tmp_path, loss_type=["aot"]), "sorts the records", tmp_path)
     refused(tuning(trl, tmp_path), "leaves out records", tmp_path, relation="replace_one")
+
+
+def test_the_scripts_in_the_documentation_run(trl: Any, tmp_path: Path) -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "language-models.md"
+    scripts = re.findall(r"```py\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(scripts) == 2
+    names: dict[str, Any] = {
+        "model": llama(), "dataset": table(text=texts()), "tokenizer": tokenizer(), "output": str(tmp_path),
+        "adapters": adapters(),
+        "preferences": table(prompt=texts(20, 1), chosen=texts(20, 2), rejected=texts(20, 3)),
+    }  # fmt: skip
+    names["cpu"] = {"use_cpu": True, "report_to": [], "bf16": False, "activation_checkpointing": False, "disable_tqdm": True}
+    for script in scripts:
+        exec(compile(re.sub(r"Config\(output,", "Config(output, **cpu,", script), page.name, "exec"), names)
+        assert names["trainer"].private.certificate is not None
+        names["model"] = llama()

@@ -122,6 +122,8 @@ def test_large_scores_stay_finite() -> None:
 def test_labels_that_were_shifted_are_refused() -> None:
     with pytest.raises(ValueError, match="not to be shifted"):
         causal_language_loss(torch.randn(2, 5, WORDS), torch.ones(2, 4, dtype=torch.long))
+    with pytest.raises(ValueError, match="not to be shifted"):
+        causal_language_loss(torch.randn(2, WORDS), torch.ones(2, dtype=torch.long))
 
 
 def test_each_records_gradient_is_autograds_of_that_record_alone() -> None:
@@ -299,6 +301,52 @@ def test_a_collation_that_looks_at_others_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="other values beside other records"):
             trainer(Causal(), causal_language_loss, collate_fn=by_the_longest).fit(documents())
         assert not log.charges()
+
+
+class Growing:
+    """A collation whose vocabulary is made as it goes."""
+
+    def __init__(self) -> None:
+        self.words: dict[int, int] = {}
+
+    def __call__(self, items: list[Any]) -> dict[str, Tensor]:
+        rows = [[1 + self.words.setdefault(word, len(self.words)) for word in item["input_ids"]] for item in items]
+        return Tokens(pad_id=0)(rows)
+
+
+def test_a_vocabulary_that_grows_is_refused(tmp_path: Path) -> None:
+    with spend_log(tmp_path / "log.db") as log:
+        with pytest.raises(ValueError, match="a vocabulary that grows"):
+            trainer(Causal(), causal_language_loss, collate_fn=Growing()).fit(documents())
+        assert not log.charges()
+
+
+def test_a_collation_that_holds_a_model_is_looked_at_without_a_copy_of_it(tmp_path: Path) -> None:
+    class Holding(Tokens):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__(pad_id=0)
+            object.__setattr__(self, "model", model)
+
+        def __deepcopy__(self, known: dict[int, Any]) -> Holding:
+            assert known[id(vars(self)["model"])] is vars(self)["model"]
+            return Holding(vars(self)["model"])
+
+    collation = Collation(Holding(Causal()))
+    collation.look(documents(6))
+
+
+def test_padding_on_the_left_is_refused_with_what_to_do() -> None:
+    def on_the_left(items: list[Any]) -> dict[str, Tensor]:
+        batch = Tokens(pad_id=0)(items)
+        return {
+            name: torch.stack(
+                [row.roll(int((mask == 0).sum())) for row, mask in zip(table, batch["attention_mask"], strict=True)]
+            )
+            for name, table in batch.items()
+        }
+
+    with pytest.raises(ValueError, match="padding_side='right'"):
+        Collation(on_the_left).look(documents(6))
 
 
 # Preferences

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from dperm.torch.data.labelled_items import Paired
@@ -38,8 +38,12 @@ class Ragged(list[tuple[Tensor, Any, Any]]):
 
 _TRIES = 4  # draws of a collation that are compared: a share of a mixture may happen to be near 1
 _ACROSS = (
-    "Your collate_fn gives a record other values beside other records: it computes across records (mixing, standardising?), or "
-    "leaves their order. Compute per record, or with public statistics."
+    "Your collate_fn gives a record other values beside other records: it computes across records (mixing, standardising?), pads "
+    "on the left (padding_side='right'), or leaves their order. Compute per record, or with public statistics."
+)
+_KEEPS = (
+    "Your collate_fn gives a record other values when other records came before it: it keeps something of those (a vocabulary "
+    "that grows?). Make what it needs beforehand, of public data."
 )
 
 
@@ -49,6 +53,7 @@ class Collation:
 
     def __init__(self, collate_fn: Callable[[list[Any]], Any] | None = None, *, packed: bool = False) -> None:
         refuse_collator(collate_fn)
+        self._unused = _unused(collate_fn)
         self._own = collate_fn is None
         self._whole = Paired(collate_fn)
         self._packed = packed
@@ -73,17 +78,28 @@ class Collation:
 
     def look(self, items: list[Any]) -> None:
         """ValueError where a record has other values beside its companions than beside these others: the function was meant to
-        compute across records. Nothing rests on it, and nothing follows from it but the error."""
+        compute across records. So too where it has others after others were collated, by a copy of the function from before.
+        Nothing rests on it, and nothing follows from it but the error."""
         if self._own or not items:
             return
         seed = fresh_seed()
         whole, again = (_in_rows(self._seeded(seed + number, items), len(items)) for number in range(2))
         if _same(whole, again):
             across = not all(_among(self._one(item), whole, len(items)) for item in items)
+            if not across:
+                self._look_at_memory(items, whole)
         else:  # values that are drawn cannot be compared, but for the same draws
             across = self._mixes_by_draws(items)
         if across:
             raise ValueError(_ACROSS)
+
+    def _look_at_memory(self, items: list[Any], whole: Any) -> None:
+        """ValueError where the function's copy, which has collated nothing yet, gives these items other values in another
+        order."""
+        turned = _in_rows(Paired(self._unused)([copy.copy(item) for item in reversed(items)]), len(items))
+        for place in range(len(items)):
+            if not _among(take(turned, torch.tensor([place]), len(items)), whole, len(items)):
+                raise ValueError(_KEEPS)
 
     def _seeded(self, seed: int, items: list[Any]) -> Any:
         seed_all(seed)
@@ -126,6 +142,16 @@ class Collation:
         if not self._packed:
             refuse_packed(record[0])
         return record
+
+
+def _unused(collate_fn: Any) -> Any:
+    """A copy of the function that remembers nothing of what the function collates; the function itself where it cannot be copied.
+    Models and tensors that it holds are shared."""
+    held = [part for part in getattr(collate_fn, "__dict__", {}).values() if isinstance(part, nn.Module | Tensor)]
+    try:
+        return copy.deepcopy(collate_fn, {id(part): part for part in held})
+    except Exception:  # what copying an object of others may raise
+        return collate_fn
 
 
 def _of_three(batch: Any) -> Any:

@@ -56,6 +56,8 @@ class Script:
         loss_type = refuse_loss(trainer.args, kind)
         without_input_gradients(trainer.model)
         _refuse_relation(kind, settings)
+        if grouped and getattr(trainer.args, "shuffle_dataset", False):
+            raise ValueError("Expected shuffle_dataset=False with groups, which say whose each row is, in the rows' order.")
         collate_fn, records = trainer.data_collator, _selected(trainer, trainer.train_dataset)
         handed = {
             "eval_dataset": _each(lambda data: _selected(trainer, data), trainer.eval_dataset),

@@ -32,7 +32,8 @@ def token_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     if logits.dim() != 3 or labels.shape != logits.shape[:2]:
         raise ValueError(
             f"Expected scores (b, T, V) and labels (b, T) of the same tokens, got {tuple(logits.shape)} and "
-            f"{tuple(labels.shape)}: labels are not to be shifted, the loss does that."
+            f"{tuple(labels.shape)}: labels are not to be shifted, the loss does that. Where a model puts tokens in front "
+            "(prompt tuning), give the scores of the others."
         )
     following = labels[:, 1:]
     precise = logits[:, :-1].to(torch.promote_types(logits.dtype, torch.float32))
