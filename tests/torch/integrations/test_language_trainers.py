@@ -337,6 +337,29 @@ def test_trainers_with_other_losses_are_refused(trl: Any, tmp_path: Path) -> Non
     refused(tuning(trl, tmp_path), "leaves out records", tmp_path, relation="replace_one")
 
 
+def test_labels_beyond_the_vocabulary_count_nothing_once_a_run_is_charged(trl: Any, tmp_path: Path) -> None:
+    ids = [record["input_ids"] for record in tokenized()]
+    ids[7] = [5, 400, 6]  # a record that is not looked at before
+    run = private(tuning(trl, tmp_path, data=table(input_ids=ids, labels=ids)), public_size=None)
+    run.train()
+    assert run.private.certificate is not None
+    assert run.private.certificate.epsilon == pytest.approx(3.0, rel=1e-2)
+
+
+def test_groups_are_refused_for_rows_in_another_order(trl: Any, tmp_path: Path) -> None:
+    trainer = tuning(trl, tmp_path, shuffle_dataset=True)
+    refused(trainer, "shuffle_dataset=False", tmp_path, given={"groups": list(range(N))}, max_rows_per_unit=1)
+
+
+def test_evaluation_on_the_way_leaves_the_run_as_it_is(trl: Any, tmp_path: Path) -> None:
+    trainer = tuning(trl, tmp_path)
+    trainer.eval_dataset = trainer.train_dataset.select(range(4))
+    trainer.args.eval_strategy, trainer.args.eval_steps = "steps", 2
+    run = private(trainer, random_state=1)
+    run.train()
+    assert [round(entry["eval_loss"]) for entry in run.state.log_history if "eval_loss" in entry] == [3, 3, 3]
+
+
 def test_the_scripts_in_the_documentation_run(trl: Any, tmp_path: Path) -> None:
     page = Path(__file__).resolve().parents[3] / "docs" / "language-models.md"
     scripts = re.findall(r"```py\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
