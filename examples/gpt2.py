@@ -2,7 +2,7 @@
 
 The corpus ships with Python and with what dperm depends on: a record is one docstring of a function, class or module, as bytes.
 Records that are equal are one record, and whole files are held out, so that no text is on both sides.
-python examples/gpt2.py [--epsilon 3 8] [--epochs 3] [--batch 256] [--layers 4] [--width 128]
+python examples/gpt2.py [--epsilon 3 8] [--epochs 1] [--batch 256] [--layers 2] [--width 192] [--transformers]
 """
 
 from __future__ import annotations
@@ -70,6 +70,21 @@ class GPT2(nn.Module):
         return F.linear(self.norm(x), self.tokens.weight)
 
 
+def fresh(options: argparse.Namespace) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A model of random weights, always the same ones, and its optimizer."""
+    torch.manual_seed(0)
+    layers, width, length = options.layers, options.width, options.length
+    if options.transformers:
+        from transformers import GPT2Config, GPT2LMHeadModel  # of the extra "zoo"
+
+        size = {"n_layer": layers, "n_embd": width, "n_head": max(1, width // 32), "n_positions": length, "vocab_size": SIZE}
+        without = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": END, "eos_token_id": END}
+        model = GPT2LMHeadModel(GPT2Config(**size, **without, use_cache=False))
+    else:
+        model = GPT2(layers, width, length)
+    return model, torch.optim.AdamW(model.parameters(), lr=options.rate, betas=(0.9, 0.98), weight_decay=0.0)
+
+
 def files() -> Iterator[Path]:
     """Sources of Python's library and of the packages, without tests."""
     standard, packages = (Path(sysconfig.get_paths()[name]) for name in ("stdlib", "purelib"))
@@ -125,24 +140,20 @@ def perplexity(model: nn.Module, records: list[Record], collate: Tokens) -> floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epsilon", type=float, nargs="*", default=[3.0, 8.0])
-    parser.add_argument("--epochs", type=float, default=3.0)
+    parser.add_argument("--epochs", type=float, default=1.0)
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--length", type=int, default=64, help="bytes of a record that are used")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--width", type=int, default=192)
+    parser.add_argument("--length", type=int, default=32, help="bytes of a record that are used")
     parser.add_argument("--records", type=int, help="at most so many; all if left out")
     parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--transformers", action="store_true", help="the model of Transformers, GPT2LMHeadModel")
     options = parser.parse_args()
     records, held_out = corpus(options.records)
     collate, size = Tokens(pad_id=PADDING, max_length=options.length), len(records)
     print(f"{size:,} records to train on, {len(held_out):,} held out")
 
-    def fresh() -> tuple[GPT2, torch.optim.Optimizer]:
-        torch.manual_seed(0)
-        model = GPT2(options.layers, options.width, options.length)
-        return model, torch.optim.AdamW(model.parameters(), lr=options.rate, betas=(0.9, 0.98), weight_decay=0.0)
-
-    model, optimizer = fresh()
+    model, optimizer = fresh(options)
     print(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters, all trained")
     print(f"untrained: perplexity {perplexity(model, held_out, collate):.1f} a byte")
     steps, begun = math.ceil(options.epochs * size / options.batch), time.perf_counter()
@@ -155,7 +166,7 @@ def main() -> None:
     seconds = time.perf_counter() - begun
     print(f"plain, {steps} steps in {seconds:.0f} s: perplexity {perplexity(model, held_out, collate):.2f} a byte")
     for epsilon in options.epsilon:
-        model, optimizer = fresh()
+        model, optimizer = fresh(options)
         begun = time.perf_counter()
         trainer = PrivateTrainer(
             model,
