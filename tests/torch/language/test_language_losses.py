@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -257,14 +258,28 @@ def test_tables_of_packed_rows_are_refused(tmp_path: Path) -> None:
         assert not log.charges()
 
 
-def test_positions_that_fall_in_the_padding_are_those_of_one_document() -> None:
-    item = {"input_ids": [1, 2, 3, 0], "position_ids": [0, 1, 2, 0]}
-    refuse_packed({**item, "attention_mask": [1, 1, 1, 0]})
-    refuse_packed({"position_ids": torch.tensor([[1, 1, 0, 1]]), "attention_mask": torch.tensor([[0, 0, 1, 1]])})  # on the left
-    refuse_packed({"position_ids": torch.tensor([[0, 1, 2, 3]])})
-    refuse_packed({"position_ids": "first"})
-    with pytest.raises(ValueError, match="start again"):
+def test_rows_of_one_document_are_not_taken_for_packed_ones() -> None:
+    for item in (
+        {"position_ids": [0, 1, 2, 0], "attention_mask": [1, 1, 1, 0]},  # padding on the right
+        {"position_ids": [1, 1, 0, 1], "attention_mask": [0, 0, 1, 1]},  # and on the left
+        {"position_ids": "first", "seq_lengths": 4},
+        {"seq_lengths": [4], "cu_seqlens": [0, 4], "seq_idx": [1, 1, 1, 1]},
+    ):
         refuse_packed(item)
+        refuse_packed({name: [entry] for name, entry in item.items() if name != "x"}, batched=True)
+    refuse_packed({"seq_lengths": torch.tensor([4, 2, 7]), "position_ids": torch.tensor([5, 1, 0])}, batched=True)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [{"position_ids": [0, 1, 2, 0]}, {"seq_lengths": [2, 2]}, {"cu_seq_lens_q": [0, 2, 4]}, {"seq_idx": np.array([0, 0, 1])}],
+    ids=lambda item: next(iter(item)),
+)
+def test_rows_of_several_documents_are_refused(item: Any) -> None:
+    with pytest.raises(ValueError, match="that user is the unit"):
+        refuse_packed(item)
+    with pytest.raises(ValueError, match="that user is the unit"):
+        refuse_packed(({name: torch.as_tensor(entry)[None] for name, entry in item.items()}, torch.ones(1)), batched=True)
 
 
 def test_packed_rows_of_one_user_are_rows_of_a_unit(tmp_path: Path) -> None:

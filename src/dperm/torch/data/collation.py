@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MethodType
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils.data import Dataset
 
 from dperm.torch.data.labelled_items import Paired
 from dperm.torch.data.packed_rows import refuse_collator, refuse_packed
@@ -140,14 +142,17 @@ class Collation:
             record = take(_in_rows(self._whole([copy.copy(item) for _ in range(3)]), 3), torch.tensor([0]), 3)
         _made_of(record)
         if not self._packed:
-            refuse_packed(record[0])
+            refuse_packed(record[0], batched=True)
         return record
 
 
 def _unused(collate_fn: Any) -> Any:
-    """A copy of the function that remembers nothing of what the function collates; the function itself where it cannot be copied.
-    Models and tensors that it holds are shared."""
-    held = [part for part in getattr(collate_fn, "__dict__", {}).values() if isinstance(part, nn.Module | Tensor)]
+    """A copy of the function that remembers nothing of what the function collates; the function itself where it cannot be copied,
+    and where it is a method, whose object may hold all records. Models, data sets and arrays that it holds are shared."""
+    if isinstance(collate_fn, MethodType):
+        return collate_fn
+    kept = (nn.Module, Tensor, np.ndarray, Dataset)
+    held = [part for part in getattr(collate_fn, "__dict__", {}).values() if isinstance(part, kept)]
     try:
         return copy.deepcopy(collate_fn, {id(part): part for part in held})
     except Exception:  # what copying an object of others may raise

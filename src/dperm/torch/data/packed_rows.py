@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
-#: entries that say where documents begin within a row
-_BOUNDARIES = ("seq_lengths", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens_q", "cu_seqlens_k", "cu_seqlens")
+#: entries that say where documents begin within a row, and how many numbers a row of one document has there
+_BOUNDARIES = {"seq_lengths": 1, **{f"{start}{end}": 2 for start in ("cu_seq_lens", "cu_seqlens") for end in ("", "_q", "_k")}}
 
 #: what to do about packed rows
 UNPACKED = (
@@ -38,34 +39,42 @@ def refuse_collator(collate_fn: Callable[..., Any] | None) -> None:
         raise ValueError(_PAIRS)
 
 
-def refuse_packed(entries: Any) -> None:
-    """ValueError for a record, or a batch, whose named entries say that rows hold several documents: their lengths, or positions
-    that start again within a row."""
+def refuse_packed(entries: Any, *, batched: bool = False) -> None:
+    """ValueError for a record, or for records along the first axes (`batched`), whose named entries say that rows hold several
+    documents: their lengths, their beginnings, their numbers, or positions that start again within a row."""
     if isinstance(entries, tuple):
         for part in cast(tuple[Any, ...], entries):
-            refuse_packed(part)
+            refuse_packed(part, batched=batched)
     if not isinstance(entries, Mapping):
         return
     named = cast(Mapping[str, Any], entries)
-    if found := [name for name in _BOUNDARIES if name in named]:
-        raise ValueError(f"Expected rows of one record each, got packed ones, with {found[0]!r}. {UNPACKED}")
-    if "position_ids" in named and _restarts(named["position_ids"], named.get("attention_mask")):
-        raise ValueError(f"Expected rows of one record each, got position_ids that start again within a row. {UNPACKED}")
+    axes = 2 if batched else 1
+    for name, most in _BOUNDARIES.items():
+        if (table := _table(named.get(name), axes)) is not None and table.shape[-1] > most:
+            raise ValueError(f"Expected rows of one record each, got packed ones, with {name!r}. {UNPACKED}")
+    for name in ("seq_idx", "position_ids"):
+        table = _table(named.get(name), axes)
+        if table is not None and _changes(name, table, _table(named.get("attention_mask"), axes)):
+            what = "documents by number (seq_idx)" if name == "seq_idx" else "position_ids that start again within a row"
+            raise ValueError(f"Expected rows of one record each, got {what}. {UNPACKED}")
 
 
-def _restarts(positions: Any, mask: Any) -> bool:
-    """Whether the positions of a row, (T,) or (b, T), fall where the mask lets both be seen."""
+def _table(entry: Any, axes: int) -> Tensor | None:
+    """An entry of so many axes as a tensor; None for anything else."""
+    if not isinstance(entry, Tensor | np.ndarray | list | tuple):
+        return None
     try:
-        table = torch.as_tensor(positions)
+        table = torch.as_tensor(cast(Any, entry))
     except (TypeError, ValueError, RuntimeError):  # a record of some other kind
-        return False
-    if table.dim() not in (1, 2) or table.shape[-1] < 2:
-        return False
-    falls = table.diff(dim=-1) < 0
-    if mask is not None and (seen := torch.as_tensor(mask)).shape == table.shape:
-        falls &= _both(seen.bool())
-    return bool(falls.any())
+        return None
+    return table if table.dim() == axes else None
 
 
-def _both(seen: Tensor) -> Tensor:
-    return seen[..., 1:] & seen[..., :-1]
+def _changes(name: str, table: Tensor, mask: Tensor | None) -> bool:
+    """Whether numbers of documents differ, or positions fall, where the mask lets both tokens be seen."""
+    steps = table.diff(dim=-1)
+    changed = steps != 0 if name == "seq_idx" else steps < 0
+    if mask is not None and mask.shape == table.shape:
+        seen = mask.bool()
+        changed &= seen[..., 1:] & seen[..., :-1]
+    return bool(changed.any())

@@ -85,7 +85,7 @@ class TorchRecords:
             data = data.tensors
         if _in_tables(data):
             if protected and not packed:
-                refuse_packed(data)
+                refuse_packed(data, batched=True)
             self._tensors = _as_tensors(pair_of(data))
             size = batch_size(self._tensors[0])
             other = batch_size(self._tensors[1])
