@@ -271,6 +271,36 @@ def test_preferences_of_trl_run_privately(trl: Any, tmp_path: Path) -> None:
     assert sorted(saved["target_modules"]) == ["q_proj", "v_proj"]
 
 
+def moved(model: Any) -> Any:
+    """With adapters that are no longer zero."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter += 0.1 * ("lora_B" in name)
+    return model
+
+
+@pytest.mark.parametrize("kind", ["base", "adapter", "model", "precomputed"])
+def test_the_reference_is_that_of_trl(kind: str, trl: Any, tmp_path: Path) -> None:
+    """The base without adapters; the first adapter of a model that has one; a model beside; the policy at its start."""
+    given: dict[str, Any] = {"base": {"peft_config": adapters()}, "model": {"ref_model": llama()}}.get(kind, {})
+    policy = moved(peft.get_peft_model(llama(), adapters())) if kind == "adapter" else llama()
+    settings = {**USUAL, "bf16": False, "activation_checkpointing": False, "max_length": 24}
+    arguments = trl.DPOConfig(str(tmp_path), precompute_ref_log_probs=kind == "precomputed", **settings)
+    data = table(prompt=texts(20, 1), chosen=texts(20, 2), rejected=texts(20, 3))
+    trainer = trl.DPOTrainer(policy, args=arguments, train_dataset=data, processing_class=tokenizer(), **given)
+    if kind == "model":
+        with torch.no_grad():
+            trainer.ref_model.lm_head.weight += 0.1
+    if kind == "base":
+        moved(trainer.model)
+    run = private(trainer, public_size=20)
+    for number in (0, 19):
+        batch = trainer.data_collator([trainer.train_dataset[number]])
+        found = run.train_dataset[number]
+        theirs = [float(part) for part in trainer.compute_ref_log_probs(trainer.ref_model or trainer.model, batch)]
+        assert [found["ref_chosen_logps"], found["ref_rejected_logps"]] == pytest.approx(theirs, rel=1e-4)
+
+
 def test_a_trainer_of_transformers_alone_trains_all_weights(tmp_path: Path) -> None:
     columns = {"input_ids": [record["input_ids"] for record in tokenized()], "note": texts()}
     collate = transformers.DataCollatorForLanguageModeling(tokenizer(), mlm=False)
@@ -344,6 +374,10 @@ def test_labels_beyond_the_vocabulary_count_nothing_once_a_run_is_charged(trl: A
     run.train()
     assert run.private.certificate is not None
     assert run.private.certificate.epsilon == pytest.approx(3.0, rel=1e-2)
+
+
+def test_a_schedule_that_cannot_be_made_is_refused_before_the_charge(trl: Any, tmp_path: Path) -> None:
+    refused(tuning(trl, tmp_path, lr_scheduler_kwargs={"height": 3}), "cannot be made", tmp_path)
 
 
 def test_groups_are_refused_for_rows_in_another_order(trl: Any, tmp_path: Path) -> None:

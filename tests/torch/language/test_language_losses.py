@@ -148,6 +148,27 @@ def alone(record: dict[str, list[int]]) -> Any:
     return batch, labels
 
 
+@pytest.mark.parametrize("kind", ["texts", "preferences"])
+def test_one_record_more_adds_its_own_clipped_gradient_and_changes_no_other(kind: str) -> None:
+    """Also of a model that would mix the records of a batch, and whatever lengths are there."""
+    model: Any = Causal(mixes=True)
+    loss, collate, records = causal_language_loss, Tokens(pad_id=0), [*documents(9), {"input_ids": []}]
+    if kind == "preferences":
+        model = DirectPreference(model, beta=2.0, reference=Causal(1, mixes=True).requires_grad_(False))
+        loss, collate, records = model.loss, PreferenceTokens(pad_id=0), pairs(8)
+    objective = ModuleObjective(model, loss)
+
+    def query(some: list[Any]) -> Tensor:
+        found = objective.engine.evaluate(Collation(collate)(some), len(some))
+        return found.weighted_sum(0.2 / found.norms.clamp(min=0.2))
+
+    whole = query(records)
+    for place in range(len(records)):
+        moved = whole - query(records[:place] + records[place + 1 :])
+        assert float(moved.norm()) <= 0.2 * (1 + 1e-4)
+        torch.testing.assert_close(moved, query([records[place]]), rtol=1e-3, atol=1e-5)
+
+
 # Collation
 
 

@@ -76,6 +76,7 @@ class PrivateHuggingFaceTrainer(transformers.Trainer):
         records or pack them, with what to do instead.
         """
         taken = taken_over(trainer.args, public_size=public_size, clipping_norm=clipping_norm)
+        _rehearse_schedule(trainer.args)
         script = Script.of(trainer, settings, grouped="groups" in (given or {}))
         budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "public_size": public_size}
         stated: dict[str, Any] = {**taken.settings, "collate_fn": script.collate_fn, **settings, **budget}
@@ -136,6 +137,21 @@ class PrivateHuggingFaceTrainer(transformers.Trainer):
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         told = {name: value for name, value in logs.items() if name not in ("loss", "train_loss")}
         super().log({**told, "epsilon": self.private.epsilon_spent}, *args, **kwargs)
+
+
+def _rehearse_schedule(args: Any) -> None:
+    """ValueError for a schedule that cannot be made: Transformers makes it after the first step, when the run is charged."""
+    stand_in = torch.optim.SGD([torch.zeros(())], lr=1.0)
+    try:
+        transformers.get_scheduler(
+            args.lr_scheduler_type,
+            stand_in,
+            num_warmup_steps=args.get_warmup_steps(100),
+            num_training_steps=100,
+            scheduler_specific_kwargs=args.lr_scheduler_kwargs,
+        )
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"The schedule {args.lr_scheduler_type} cannot be made: {error} Nothing was charged.") from error
 
 
 def _refuse(args: Any) -> None:

@@ -69,7 +69,7 @@ class Script:
         model, loss_fn = trainer.model, causal_language_loss
         if kind == "DPOTrainer":
             assert loss_type is not None
-            collate_fn = PreferenceTokens(pad_id=collate_fn.pad_token_id, max_length=trainer.args.max_length)
+            collate_fn = PreferenceTokens(pad_id=_padding(trainer), max_length=trainer.args.max_length)
             records = _referenced(trainer, records, collate_fn)
             handed["eval_dataset"] = _each(lambda data: _referenced(trainer, data, collate_fn), handed["eval_dataset"])
             model = DirectPreference(trainer.model, beta=trainer.args.beta, loss_type=loss_type)
@@ -164,6 +164,17 @@ def _referenced(trainer: Any, records: Any, collate_fn: PreferenceTokens) -> Any
     autocast = torch.bfloat16 if trainer.args.bf16 else None
     with off:
         return with_reference(records, reference, collate_fn, autocast=autocast)
+
+
+def _padding(trainer: Any) -> int:
+    """The token that TRL pads preferences with."""
+    found = getattr(trainer.data_collator, "pad_token_id", None)
+    if not isinstance(found, int):
+        raise ValueError(
+            f"Expected TRL's own collator of preferences, of token numbers, got {type(trainer.data_collator).__name__}: give "
+            "PrivateTrainer a DirectPreference and a collate_fn that makes (b, 2, T) of them."
+        )
+    return found
 
 
 def _ends(processing_class: Any) -> set[int]:
