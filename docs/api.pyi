@@ -2481,16 +2481,13 @@ class DirectPreference:  # `model` on records of two continuations, and their lo
     def forward(self, ref_chosen_logps: Tensor | None = None, ref_rejected_logps: Tensor | None = None, **inputs: Any) -> dict[str, Tensor]: ...
     def loss(self, outputs: dict[str, Tensor], labels: Tensor) -> Tensor: ...
 
-class PreferenceLoss:  # What is made of a record's margin, the policy's log-odds of chosen against rejected less the reference's: "sigmoid" (DPO;
-    def __init__(self, value, names=None, *, module=None, qualname=None, type=None, start=1, boundary=None): ...
-
 class PreferenceTokens:  # A `collate_fn` for preferences: {"input_ids", "attention_mask", "labels"}, each (b, 2, T), the chosen continuation before
     def __init__(self, pad_id: int, max_length: int | None = None): ...
 
 class Tokens:  # A `collate_fn` for token sequences: {"input_ids", "attention_mask", "labels"}, each (b, T), padded on the right.
     def __init__(self, pad_id: int, max_length: int | None = None): ...
 
-def causal_language_loss(outputs: Any, labels: Tensor) -> Tensor: ...  # (b,) the mean cross entropy of each record's own tokens; zero for a record without targets.
+def causal_language_loss(outputs: Any, labels: Tensor) -> Tensor: ...  # (b,) the mean cross entropy over the tokens of each record; zero for a record without targets.
 
 def log_probabilities(outputs: Any, labels: Tensor) -> Tensor: ...  # (b,) the log-probability of each row's labelled tokens, added up: of a completion given its prompt where the prompt's
 

@@ -199,7 +199,7 @@ def _row(batch: Any, place: int) -> int:
     return next(places.tolist().index(place) for places, _, _ in batch if place in places.tolist())
 
 
-def test_collators_whose_rows_are_no_records_are_refused_by_name(trl: Any) -> None:
+def test_collators_without_one_row_for_each_record_are_refused_by_name(trl: Any) -> None:
     from trl.trainer.dpo_trainer import DataCollatorForPreference
     from trl.trainer.sft_trainer import DataCollatorForLanguageModeling as Theirs
 

@@ -135,9 +135,9 @@ def test_clipping_that_is_stated_goes_before_that_of_the_arguments() -> None:
 
 def test_what_has_no_counterpart_is_named_where_it_was_set() -> None:
     arguments = replace(Preferences(seed=7, precompute_ref_log_probs=True), train_sampling_strategy="group_by_length")
-    with pytest.warns(UserWarning) as told:
+    with pytest.warns(UserWarning) as warned:
         taken_over(arguments, public_size=100)
-    (text,) = [str(one.message) for one in told]
+    (text,) = [str(one.message) for one in warned]
     assert "seed (draws" in text and "train_sampling_strategy" in text
     assert "precompute_ref_log_probs" in text and "data_seed" not in text
 

@@ -1,4 +1,4 @@
-"""Losses and collation of language models: exact numbers, each record by itself, packed rows refused."""
+"""Losses and collation of language models: exact numbers, one record at a time, packed rows refused."""
 
 from __future__ import annotations
 

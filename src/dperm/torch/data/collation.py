@@ -148,7 +148,7 @@ class Collation:
 
 def _unused(collate_fn: Any) -> Any:
     """A copy of the function that remembers nothing of what the function collates; the function itself where it cannot be copied,
-    and where it is a method, whose object may hold all records. Models, data sets and arrays that it holds are shared."""
+    and where it is a method, for its object may hold all records. Models, data sets and arrays that it holds are shared."""
     if isinstance(collate_fn, MethodType):
         return collate_fn
     kept = (nn.Module, Tensor, np.ndarray, Dataset)

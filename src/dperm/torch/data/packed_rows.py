@@ -1,4 +1,4 @@
-"""Rows that hold several documents, as packing makes them, and collators whose rows are no records: refused by name.
+"""Rows that hold several documents, as packing makes them, and collators without one row for each record: refused by name.
 
 A packed row is no record. Which documents lie together depends on all of them, so that one document less changes many rows, and
 a bound on each row's gradient bounds nobody's document.
@@ -31,7 +31,7 @@ _PAIRS = (
 
 
 def refuse_collator(collate_fn: Callable[..., Any] | None) -> None:
-    """ValueError for a collator of Transformers or TRL whose rows are not one for each record, with the one to use instead."""
+    """ValueError for a collator of Transformers or TRL without one row for each record, with the one to use instead."""
     name = type(collate_fn).__name__
     if name == "DataCollatorWithFlattening" or getattr(collate_fn, "padding_free", False) is True:
         raise ValueError(f"Expected one row for each record, got {name}, which lays all of a batch into one row. {UNPACKED}")
@@ -40,7 +40,7 @@ def refuse_collator(collate_fn: Callable[..., Any] | None) -> None:
 
 
 def refuse_packed(entries: Any, *, batched: bool = False) -> None:
-    """ValueError for a record, or for records along the first axes (`batched`), whose named entries say that rows hold several
+    """ValueError for a record, or for records along the first axes (`batched`), where named entries say that rows hold several
     documents: their lengths, their beginnings, their numbers, or positions that start again within a row."""
     if isinstance(entries, tuple):
         for part in cast(tuple[Any, ...], entries):

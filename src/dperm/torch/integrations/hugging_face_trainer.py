@@ -63,7 +63,7 @@ class PrivateHuggingFaceTrainer(transformers.Trainer):
 
         Nothing is charged here. Taken over are the model with its adapters, the data set as the trainer has prepared it, the
         collation, the optimizer, the schedule, evaluation and callbacks, and of the arguments what `taken_over` says. The loss
-        is `causal_language_loss`, or that of `DirectPreference`, whose reference runs here, on each record by itself.
+        is `causal_language_loss`, or that of `DirectPreference`; the reference runs here, on each record alone.
 
         Parameters
         ----------
@@ -72,7 +72,7 @@ class PrivateHuggingFaceTrainer(transformers.Trainer):
         clipping_norm : each record's gradient is clipped at it; `max_grad_norm` where it is left out.
         given : of `PrivateTrainer.steps`, for example {"groups": …} with `max_rows_per_unit`.
 
-        Raises TypeError for another trainer, whose loss would be lost; ValueError for settings that would change gradients, mix
+        Raises TypeError for another trainer, for its loss would be lost; ValueError for settings that would change gradients, mix
         records or pack them, with what to do instead.
         """
         taken = taken_over(trainer.args, public_size=public_size, clipping_norm=clipping_norm)

@@ -48,7 +48,7 @@ class Script:
     @classmethod
     def of(cls, trainer: Any, settings: Mapping[str, Any], *, grouped: bool) -> Self:
         """`settings` are those that a caller gives to `PrivateTrainer`; rows of several documents are refused unless they are
-        `grouped`, which says whose each row is.
+        `grouped`: the caller has stated the unit of each row.
 
         TypeError for a trainer that is none of those known here. ValueError for losses and data that mix records.
         """
@@ -57,7 +57,7 @@ class Script:
         without_input_gradients(trainer.model)
         _refuse_relation(kind, settings)
         if grouped and getattr(trainer.args, "shuffle_dataset", False):
-            raise ValueError("Expected shuffle_dataset=False with groups, which say whose each row is, in the rows' order.")
+            raise ValueError("Expected shuffle_dataset=False with groups, which state the unit of each row in the rows' order.")
         collate_fn, records = trainer.data_collator, _selected(trainer, trainer.train_dataset)
         handed = {
             "eval_dataset": _each(lambda data: _selected(trainer, data), trainer.eval_dataset),
@@ -106,24 +106,24 @@ def _refuse_trainer(trainer: Any) -> str:
 def _refuse_relation(kind: str, settings: Mapping[str, Any]) -> None:
     if kind != "Trainer" and str(settings.get("relation", "add_or_remove_one")) != "add_or_remove_one":
         raise ValueError(
-            "Expected relation='add_or_remove_one' with TRL, whose preparation leaves out records that have nothing to learn: "
+            "Expected relation='add_or_remove_one' with TRL: its preparation leaves out records that have nothing to learn, and "
             "how many are left is not public. Prepare the records yourself, or use transformers.Trainer."
         )
 
 
 def _refuse_other_losses(trainer: Any) -> None:
-    """ValueError for a model whose loss is not that of the next token."""
+    """ValueError for a model that is not trained on the next token."""
     model = _base(trainer.model)
     if getattr(model.config, "is_encoder_decoder", False) or not model.can_generate():
         raise ValueError(
-            f"Expected a causal language model, got {type(model).__name__}, whose loss is another: give PrivateTrainer the model "
-            "with your loss per record and collate_fn=trainer.data_collator, and PrivateHuggingFaceTrainer(private, args, data)."
+            f"Expected a causal language model, got {type(model).__name__}, which has another loss: give PrivateTrainer this "
+            "model with your loss per record and collate_fn=trainer.data_collator, and PrivateHuggingFaceTrainer(private, args, data)."
         )
 
 
 def without_input_gradients(model: Any) -> None:
     """Take back the hook by which Transformers lets the inputs of checkpointed layers have gradients: reentrant checkpointing
-    alone needs it, and no record can run by itself with it."""
+    alone needs it, and with it records cannot run in step."""
     if hasattr(model, "disable_input_require_grads"):
         model.disable_input_require_grads()
 

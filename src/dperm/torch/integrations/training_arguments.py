@@ -55,7 +55,7 @@ _IGNORED = {
     "dataloader_drop_last": "records are drawn by the plan",
     "auto_find_batch_size": "leave physical_batch_size=None to PrivateTrainer for that",
     "pad_to_multiple_of": "each record is padded by its own length",
-    "precompute_ref_log_probs": "the reference is run on each record by itself, before the run",
+    "precompute_ref_log_probs": "the reference is run on each record alone, before the run",
 }
 
 #: schedules that follow a score, and so need one
@@ -147,8 +147,8 @@ def _epochs(arguments: Any, batch: int, public_size: int | None) -> float:
         return float(arguments.num_train_epochs)
     if public_size is None:
         raise ValueError(
-            "Expected public_size with max_steps: how many epochs so many steps are hangs on the number of records, which is "
-            "released with noise where it is not public. Nothing was charged."
+            "Expected public_size with max_steps: the number of epochs follows from it, and without it the number of records is "
+            "released with noise. Nothing was charged."
         )
     return (steps - 0.5) * batch / public_size  # a plan rounds up to whole steps
 

@@ -1,4 +1,4 @@
-"""The loss of a causal language model on each record by itself."""
+"""The loss of a causal language model for each record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def logits_of(outputs: Any) -> Tensor:
 
 def token_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """(losses (b, T − 1), counted (b, T − 1)): −log p of each label given the tokens before it, in single precision at least.
-    Tokens whose label is −100 have loss zero and do not count.
+    Tokens with the label −100 have loss zero and do not count.
 
     ValueError where scores (b, T, V) and labels (b, T) do not have the same length.
     """
@@ -42,7 +42,7 @@ def token_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def causal_language_loss(outputs: Any, labels: Tensor) -> Tensor:
-    """(b,) the mean cross entropy of each record's own tokens; zero for a record without targets.
+    """(b,) the mean cross entropy over the tokens of each record; zero for a record without targets.
 
     Each token is predicted from those before it: the shift is done here, so `labels` (b, T) are the input's tokens at their own
     places, and −100 where a token is not to be learnt (padding, a prompt). `outputs` are scores (b, T, V) or have them as

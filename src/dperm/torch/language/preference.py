@@ -138,7 +138,7 @@ def with_reference(
     """The records, a data set of dicts for `PreferenceTokens`, with "ref_chosen_logps" and "ref_rejected_logps" of the reference
     as it is now: of the policy itself before the run, or of a peft model within `model.disable_adapter()`.
 
-    Each record is run by itself, in evaluation mode, so that no column depends on another record. `autocast` as of
+    Each record is run alone, in evaluation mode, so that no column depends on another record. `autocast` as of
     `PrivateTrainer`. Columns of these names that the records have already are replaced. What a data set draws for a record is
     drawn once for its column, and anew in the run. TypeError or ValueError for data that a run refuses.
     """

@@ -25,7 +25,8 @@ class Tokens:
     A record is a sequence of token numbers, or a dict with them as "input_ids". Its "labels" are taken as they are where it has
     some; else they are its tokens, but −100 where its "attention_mask", "completion_mask" (completion-only loss) or
     "assistant_masks" is 0. Other entries are left out. What is longer than `max_length` is cut at its end. A record without
-    tokens is one token of padding, whose loss is zero. A run pads a record by its own length, to the next power of two.
+    tokens is one token of padding, with loss zero. In a private run padding reaches to the next power of two of a record's
+    length.
 
     Parameters
     ----------
