@@ -117,7 +117,7 @@ def _refuse_other_losses(trainer: Any) -> None:
     if getattr(model.config, "is_encoder_decoder", False) or not model.can_generate():
         raise ValueError(
             f"Expected a causal language model, got {type(model).__name__}, which has another loss: give PrivateTrainer this "
-            "model with your loss per record and collate_fn=trainer.data_collator, and PrivateHuggingFaceTrainer(private, args, data)."
+            "model with your loss per record and collate_fn=trainer.data_collator, and hand it to PrivateHuggingFaceTrainer."
         )
 
 
