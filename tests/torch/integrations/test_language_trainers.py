@@ -344,6 +344,16 @@ def test_blocks_of_documents_are_refused_but_of_a_unit(trl: Any, tmp_path: Path)
     assert run.private.certificate.of_persons
 
 
+def test_rows_of_users_are_units_by_a_column_of_the_prepared_data(trl: Any, tmp_path: Path) -> None:
+    data = table(text=texts(), user=[f"user {number // 3}" for number in range(N)])
+    trainer = tuning(trl, tmp_path, data=data)
+    users = trainer.train_dataset["user"]
+    run = private(trainer, max_rows_per_unit=3, given={"groups": users}, public_size=20)
+    run.train()
+    assert run.private.certificate is not None
+    assert run.private.certificate.of_persons
+
+
 def test_documents_of_one_length_are_no_blocks(trl: Any, tmp_path: Path) -> None:
     cut = [[*[5 + place % 9] * 7, EOS] for place in range(N)]
     padded = [[*row, EOS, EOS] for row in cut]

@@ -1,5 +1,5 @@
-"""What is read of a script's trainer, by stand-ins with the public attributes of Transformers' and TRL's trainers, which are asked
-themselves in `test_language_trainers.py`."""
+"""What is read of a script's trainer, by stand-ins with the public attributes of Transformers' and TRL's trainers; the libraries
+themselves are asked in `test_language_trainers.py`."""
 
 from __future__ import annotations
 
