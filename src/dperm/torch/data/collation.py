@@ -9,7 +9,7 @@ returns follows from one record. The row that is there twice is the record's, wh
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from types import MethodType
 from typing import Any, cast
 
@@ -38,6 +38,7 @@ class Ragged(list[tuple[Tensor, Any, Any]]):
         return Ragged(((places, *function(inputs, targets)) for places, inputs, targets in self), self.size)
 
 
+_LONG = 100_000  # entries of a collection that are not copied
 _TRIES = 4  # draws of a collation that are compared: a share of a mixture may happen to be near 1
 _ACROSS = (
     "Your collate_fn gives a record other values beside other records: it computes across records (mixing, standardising?), pads "
@@ -148,13 +149,16 @@ class Collation:
 
 def _unused(collate_fn: Any) -> Any:
     """A copy of the function that remembers nothing of what the function collates; the function itself where it cannot be copied,
-    and where it is a method, for its object may hold all records. Models, data sets and arrays that it holds are shared."""
+    and where it is a method, for its object may hold all records. Models, data sets, arrays and long collections are shared."""
     if isinstance(collate_fn, MethodType):
         return collate_fn
-    kept = (nn.Module, Tensor, np.ndarray, Dataset)
-    held = [part for part in getattr(collate_fn, "__dict__", {}).values() if isinstance(part, kept)]
+
+    def large(part: Any) -> bool:
+        return isinstance(part, nn.Module | Tensor | np.ndarray | Dataset) or (isinstance(part, Sized) and len(part) > _LONG)
+
     try:
-        return copy.deepcopy(collate_fn, {id(part): part for part in held})
+        held = getattr(collate_fn, "__dict__", {}).values()
+        return copy.deepcopy(collate_fn, {id(part): part for part in held if large(part)})
     except Exception:  # what copying an object of others may raise
         return collate_fn
 
