@@ -40,7 +40,7 @@ zoo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-zoo
 	$(VENV)-zoo/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable ".[test,torch,zoo]"
 	$(VENV)-zoo/bin/python docs/build_architectures.py
-	$(VENV)-zoo/bin/python -m pytest -n auto tests/torch/engine/test_architectures.py tests/torch/integrations/test_other_trainers.py
+	$(VENV)-zoo/bin/python -m pytest -n auto tests/torch/engine/test_architectures.py tests/torch/integrations
 
 lint: setup
 	$(BIN)/ruff check .

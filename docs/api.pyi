@@ -2389,6 +2389,7 @@ class TorchPass:  # Per-example quantities of b records at the model's parameter
 
 class TorchRecords:  # n records as (inputs, targets): tensors or arrays (or nested structures of tensors) with the records along the first axis,
     def __init__(self, data: Any, *, physical_batch_size: int = 1024, device: torch.device | None = None, collate_fn: Callable[[list[Any]], Any] | None = None, num_workers: int = 0, protected: bool = True, key: int | None = None, views: int = 1, transform: Callable[[Any], Any] | None = None): ...
+    def __init__(self, data: Any, *, physical_batch_size: int = 1024, device: torch.device | None = None, collate_fn: Callable[[list[Any]], Any] | None = None, num_workers: int = 0, protected: bool = True, key: int | None = None, packed: bool = False): ...
     @property
     def share(self): ...
     @property
@@ -2485,3 +2486,24 @@ def individual_descent(*, noise_multiplier: float, public_size: int, steps: int,
 def recipe(function: F) -> F: ...  # Marks a function that takes noise_multiplier and public_size: its noise is calibrated by whoever runs it. Where it takes
 
 def small_scale(plan: Plan, factor: float) -> Plan: ...  # `plan` with batches and noise both `factor` times smaller, and as many steps: each step's noise ÷ batch is the same, and
+
+
+# --- dperm.torch.language: Language models: losses of one record each, collation that pads each record by its own length, and preference tuning.
+
+class DirectPreference:  # `model` on records of two continuations, and their loss: `PrivateTrainer(preference, preference.loss, …)`.
+    def __init__(self, model: nn.Module, *, beta: float = 0.1, loss_type: str = 'sigmoid', reference: nn.Module | None = None): ...
+    def train(self, mode: bool = True) -> DirectPreference: ...
+    def forward(self, ref_chosen_logps: Tensor | None = None, ref_rejected_logps: Tensor | None = None, **inputs: Any) -> dict[str, Tensor]: ...
+    def loss(self, outputs: dict[str, Tensor], labels: Tensor) -> Tensor: ...
+
+class PreferenceTokens:  # A `collate_fn` for preferences: {"input_ids", "attention_mask", "labels"}, each (b, 2, T), the chosen continuation before
+    def __init__(self, pad_id: int, max_length: int | None = None): ...
+
+class Tokens:  # A `collate_fn` for token sequences: {"input_ids", "attention_mask", "labels"}, each (b, T), padded on the right.
+    def __init__(self, pad_id: int, max_length: int | None = None): ...
+
+def causal_language_loss(outputs: Any, labels: Tensor) -> Tensor: ...  # (b,) the mean cross entropy over the tokens of each record; zero for a record without targets.
+
+def log_probabilities(outputs: Any, labels: Tensor) -> Tensor: ...  # (b,) the log-probability of each row's labelled tokens, added up: of a completion given its prompt where the prompt's
+
+def with_reference(records: Any, reference: nn.Module, collate_fn: Callable[[list[Any]], Any], *, autocast: torch.dtype | None = None) -> Dataset[Any]: ...  # The records, a data set of dicts for `PreferenceTokens`, with "ref_chosen_logps" and "ref_rejected_logps" of the reference

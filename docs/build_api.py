@@ -17,7 +17,7 @@ import dperm
 TARGET = Path(__file__).parent / "api.pyi"
 PRIVATE = {"cli"}
 PACKAGES = [package.name for package in pkgutil.iter_modules(dperm.__path__) if package.ispkg and package.name not in PRIVATE]
-MODULES = [*(f"dperm.{name}" for name in sorted(PACKAGES)), "dperm.gradient.recipes"]
+MODULES = [*(f"dperm.{name}" for name in sorted(PACKAGES)), "dperm.gradient.recipes", "dperm.torch.language"]
 
 
 def signature(thing: object, method: bool = False) -> str:

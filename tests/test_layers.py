@@ -92,6 +92,7 @@ ROOMS = {
         "independence",
         "module_objective",
         "training",
+        "language",
         "integrations",
         "features",
     ),

@@ -18,7 +18,7 @@ from dperm.objectives.facts import PublicFacts
 from dperm.privacy.events import Relation
 from dperm.torch.data.collation import Ragged, grouped
 from dperm.torch.data.records import NOBODY, TorchRecords
-from dperm.torch.data.units import MeanLoss
+from dperm.torch.data.units import MeanLoss, MeanOfViews
 from dperm.torch.engine import IsolatedEngine, TorchPass
 from dperm.torch.engine.model_state import Snapshot
 from dperm.torch.engine.ordinary_losses import OrdinaryLosses, hessian_product
@@ -201,7 +201,7 @@ def per_example(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], **facts
 
 def module_of(loss_fn: Any) -> nn.Module | None:
     """The module whose parameters a loss trains: the loss itself, or the owner of the method that it is."""
-    if isinstance(loss_fn, MeanLoss):
+    if isinstance(loss_fn, (MeanLoss, MeanOfViews)):
         return module_of(loss_fn.loss_fn)
     owner = getattr(loss_fn, "__self__", loss_fn)
     return owner if isinstance(owner, nn.Module) else None

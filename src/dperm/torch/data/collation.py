@@ -9,15 +9,18 @@ returns follows from one record. The row that is there twice is the record's, wh
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from types import MethodType
 from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils.data import Dataset
 
 from dperm.torch.data.labelled_items import Paired
+from dperm.torch.data.packed_rows import refuse_collator, refuse_packed
 from dperm.torch.tensors.global_randomness import fresh_seed, seed_all
 from dperm.torch.tensors.nested import batch_size, has_padded, map_tensors, padded, take, tensors, with_items, with_tensors
 
@@ -35,26 +38,36 @@ class Ragged(list[tuple[Tensor, Any, Any]]):
         return Ragged(((places, *function(inputs, targets)) for places, inputs, targets in self), self.size)
 
 
+_LONG = 100_000  # entries of a collection that are not copied
 _TRIES = 4  # draws of a collation that are compared: a share of a mixture may happen to be near 1
 _ACROSS = (
-    "Your collate_fn gives a record other values beside other records: it computes across records (mixing, standardising?), or "
-    "leaves their order. Compute per record, or with public statistics."
+    "Your collate_fn gives a record other values beside other records: it computes across records (mixing, standardising?), pads "
+    "on the left (padding_side='right'), or leaves their order. Compute per record, or with public statistics."
+)
+_KEEPS = (
+    "Your collate_fn gives a record other values when other records came before it: it keeps something of those (a vocabulary "
+    "that grows?). Make what it needs beforehand, of public data."
 )
 
 
 class Collation:
     """Makes a batch (inputs, targets) of a list of records, each by itself. `collate_fn` is a function for a DataLoader, or None
-    for torch's own."""
+    for torch's own. Rows that hold several documents are refused unless they are of persons, which `packed` says."""
 
-    def __init__(self, collate_fn: Callable[[list[Any]], Any] | None = None) -> None:
+    def __init__(self, collate_fn: Callable[[list[Any]], Any] | None = None, *, packed: bool = False) -> None:
+        refuse_collator(collate_fn)
+        self._unused = _unused(collate_fn)
         self._own = collate_fn is None
         self._whole = Paired(collate_fn)
+        self._packed = packed
 
     def __call__(self, items: Iterable[Any]) -> Any:
         """A pair (inputs, targets) with the records along the first axes, or `Ragged` where their shapes differ."""
         if not self._own:
             return joined([self._one(item) for item in items])
         items = list(items)
+        for item in () if self._packed else items:
+            refuse_packed(item)
         kinds = {_kind(item) for item in items}
         if len(kinds) == 1 and None not in kinds:  # torch's own stacks them, and computes nothing
             return self._whole(items)
@@ -78,17 +91,28 @@ class Collation:
 
     def look(self, items: list[Any]) -> None:
         """ValueError where a record has other values beside its companions than beside these others: the function was meant to
-        compute across records. Nothing rests on it, and nothing follows from it but the error."""
+        compute across records. So too where it has others after others were collated, by a copy of the function from before.
+        Nothing rests on it, and nothing follows from it but the error."""
         if self._own or not items:
             return
         seed = fresh_seed()
         whole, again = (_in_rows(self._seeded(seed + number, items), len(items)) for number in range(2))
         if _same(whole, again):
             across = not all(_among(self._one(item), whole, len(items)) for item in items)
+            if not across:
+                self._look_at_memory(items, whole)
         else:  # values that are drawn cannot be compared, but for the same draws
             across = self._mixes_by_draws(items)
         if across:
             raise ValueError(_ACROSS)
+
+    def _look_at_memory(self, items: list[Any], whole: Any) -> None:
+        """ValueError where the function's copy, which has collated nothing yet, gives these items other values in another
+        order."""
+        turned = _in_rows(Paired(self._unused)([copy.copy(item) for item in reversed(items)]), len(items))
+        for place in range(len(items)):
+            if not _among(take(turned, torch.tensor([place]), len(items)), whole, len(items)):
+                raise ValueError(_KEEPS)
 
     def _seeded(self, seed: int, items: list[Any]) -> Any:
         seed_all(seed)
@@ -134,6 +158,8 @@ class Collation:
 
     def _one(self, item: Any) -> Any:
         """The batch (inputs, targets) of one record."""
+        if not self._packed:
+            refuse_packed(item)
         try:
             record = _of_three(self._whole([copy.copy(item), _repeated(item), copy.copy(item)]))
         except Exception:  # a length that the function does not take, say
@@ -141,7 +167,25 @@ class Collation:
         if record is None:  # or values that are drawn: the record is as long as it is
             record = take(_in_rows(self._whole([copy.copy(item) for _ in range(3)]), 3), torch.tensor([0]), 3)
         _made_of(record)
+        if not self._packed:
+            refuse_packed(record[0], batched=True)
         return record
+
+
+def _unused(collate_fn: Any) -> Any:
+    """A copy of the function that remembers nothing of what the function collates; the function itself where it cannot be copied,
+    and where it is a method, for its object may hold all records. Models, data sets, arrays and long collections are shared."""
+    if isinstance(collate_fn, MethodType):
+        return collate_fn
+
+    def large(part: Any) -> bool:
+        return isinstance(part, nn.Module | Tensor | np.ndarray | Dataset) or (isinstance(part, Sized) and len(part) > _LONG)
+
+    try:
+        held = getattr(collate_fn, "__dict__", {}).values()
+        return copy.deepcopy(collate_fn, {id(part): part for part in held if large(part)})
+    except Exception:  # what copying an object of others may raise
+        return collate_fn
 
 
 def _of_three(batch: Any) -> Any:

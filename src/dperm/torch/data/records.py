@@ -21,6 +21,7 @@ from dperm.torch.data.collation import Collation, Ragged, grouped, refuse_other_
 from dperm.torch.data.dataset_generators import refuse_generators
 from dperm.torch.data.items import Chunks, Items, Reads, Rows, Transformed, as_it_is
 from dperm.torch.data.labelled_items import Paired, pair_of
+from dperm.torch.data.packed_rows import refuse_packed
 from dperm.torch.ranks.group import Ranks
 from dperm.torch.ranks.rank_share import Share
 from dperm.torch.tensors.global_randomness import fresh_seed, kept_states
@@ -43,7 +44,8 @@ class TorchRecords:
     A draw is cut into physical batches of at most `physical_batch_size` records on `device`. `collate_fn` makes a batch
     (inputs, targets) from a list of items; `num_workers` processes read items ahead. Where records are `protected`, each is
     collated by itself (`dperm.torch.data.collation`). The data set and `collate_fn` draw for each record from a seed that is
-    made of `key` (None: by the operating system) and of the record's number. TypeError where records cannot be drawn by index.
+    made of `key` (None: by the operating system) and of the record's number. Rows that hold several documents are refused unless
+    they are rows of persons (`packed`). TypeError where records cannot be drawn by index.
 
     With `views` above 1 a batch has inputs and targets (b, views, …): each record is read that many times. `transform` changes
     the inputs of a record, as the data set has them, whenever they are read.
@@ -72,10 +74,11 @@ class TorchRecords:
         key: int | None = None,
         views: int = 1,
         transform: Callable[[Any], Any] | None = None,
+        packed: bool = False,
     ) -> None:
         self.physical_batch_size = physical_batch_size
         self.device = device or torch.device("cpu")
-        self._collate: Any = Collation(collate_fn) if protected else Paired(collate_fn)
+        self._collate: Any = Collation(collate_fn, packed=packed) if protected else Paired(collate_fn)
         self._workers, self.views = num_workers, views
         self._loaders: list[Any] = []  # whose processes wait for the next stream
         self._reads: Any = None  # (n,) how often each record was read
@@ -86,6 +89,8 @@ class TorchRecords:
         if type(data) is TensorDataset:  # what a subclass makes of its tensors is its own affair
             data = data.tensors
         if _in_tables(data):
+            if protected and not packed:
+                refuse_packed(data, batched=True)
             given = pair_of(data)
             self._tensors = _as_tensors(given)
             size = batch_size(self._tensors[0])

@@ -102,7 +102,7 @@ class PersonRecords(TorchRecords):
     def __init__(self, data: Any, groups: Any, *, most: int, **settings: Any) -> None:
         if groups is None:
             data, groups = _flattened(data)
-        self._rows = TorchRecords(data, **settings)
+        self._rows = TorchRecords(data, packed=True, **settings)
         self._rows.names = self._names_of_rows
         number, self._size = numbered(groups, len(self._rows))
         self._person = number

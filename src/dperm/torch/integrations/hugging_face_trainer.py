@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from dperm._extras import needed
+from dperm.torch.data.labelled_items import pair_of
+from dperm.torch.integrations.scripts import Script, without_input_gradients
+from dperm.torch.integrations.training_arguments import taken_over
+from dperm.torch.language import DirectPreference
 from dperm.torch.training.trainer import PrivateStep, PrivateTrainer
 
 with needed("transformers", "A trainer of Transformers"):
@@ -16,7 +21,7 @@ with needed("transformers", "A trainer of Transformers"):
 
 class PrivateHuggingFaceTrainer(transformers.Trainer):
     """Trains a `PrivateTrainer`'s model by its steps on `train_dataset`; `given` is what `PrivateTrainer.steps` takes beside, and
-    other arguments are those of `transformers.Trainer`.
+    other arguments are those of `transformers.Trainer`. `from_trainer` makes one of a script's own trainer.
 
     One epoch of Hugging Face's is the whole run, whose batches are private steps: `num_train_epochs=1`. The charge is made when
     `train` asks for them; stopping early lowers none. Logs have "epsilon" so far, and no loss, which would be of records.
@@ -38,10 +43,66 @@ class PrivateHuggingFaceTrainer(transformers.Trainer):
         if "optimizers" in kwargs:
             raise TypeError("Expected scheduler= in place of optimizers=: the optimizer is the PrivateTrainer's.")
         scheduler = kwargs.pop("scheduler", None)
-        super().__init__(private.model, args, train_dataset=train_dataset, optimizers=(private.optimizer, scheduler), **kwargs)
+        pairs = isinstance(private.model, DirectPreference)
+        model = private.model.model if pairs else private.model  # the policy itself is what is saved
+        super().__init__(model, args, train_dataset=train_dataset, optimizers=(private.optimizer, scheduler), **kwargs)
+
+    @classmethod
+    def from_trainer(
+        cls,
+        trainer: Any,
+        *,
+        epsilon: Any = None,
+        delta: float,
+        public_size: int | None = None,
+        clipping_norm: float | None = None,
+        given: dict[str, Any] | None = None,
+        **settings: Any,
+    ) -> Self:
+        """A private run of what a script's trainer was to do: `from_trainer(SFTTrainer(…), epsilon=3.0, delta=1e-5).train()`.
+
+        Nothing is charged here. Taken over are the model with its adapters, the data set as the trainer has prepared it, the
+        collation, the optimizer, the schedule, evaluation and callbacks, and of the arguments what `taken_over` says. The loss
+        is `causal_language_loss`, or that of `DirectPreference`; the reference runs here, on each record alone.
+
+        Parameters
+        ----------
+        trainer : a `transformers.Trainer` of a causal language model, or TRL's `SFTTrainer` or `DPOTrainer`, not a subclass.
+        epsilon, delta, public_size, settings : of `PrivateTrainer`; what is said there goes before the script's arguments.
+        clipping_norm : each record's gradient is clipped at it; `max_grad_norm` where it is left out.
+        given : of `PrivateTrainer.steps`, for example {"groups": …} with `max_rows_per_unit`.
+
+        Raises TypeError for another trainer, for its loss would be lost; ValueError for settings that would change gradients, mix
+        records or pack them, with what to do instead.
+        """
+        taken = taken_over(trainer.args, public_size=public_size, clipping_norm=clipping_norm)
+        _rehearse_schedule(trainer.args)
+        script = Script.of(trainer, settings, grouped="groups" in (given or {}))
+        budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "public_size": public_size}
+        stated: dict[str, Any] = {**taken.settings, "collate_fn": script.collate_fn, **settings, **budget}
+        private = PrivateTrainer(script.model, script.loss_fn, script.optimizer, **stated)
+        args = copy.copy(trainer.args)
+        for name, value in taken.changed.items():
+            setattr(args, name, value)
+        made = cls(private, args, script.records, given=given, data_collator=script.collate_fn, **script.handed)
+        for callback in trainer.callback_handler.callbacks:
+            if type(callback) not in {type(own) for own in made.callback_handler.callbacks}:
+                made.add_callback(callback)
+        return made
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+        """Of records to evaluate on: Hugging Face's own, or the mean of preferences."""
+        preference = self.private.model
+        if not isinstance(preference, DirectPreference):
+            return super().compute_loss(model, inputs, return_outputs=return_outputs, **kwargs)
+        given, labels = pair_of(inputs)
+        outputs = preference(**given)
+        loss = preference.loss(outputs, labels).mean()
+        return (loss, outputs) if return_outputs else loss
 
     def get_train_dataloader(self) -> Any:
         _refuse(self.args)
+        without_input_gradients(self.model)
         self._steps = self.private.steps(self.train_dataset, **self._given)
         self._first = next(self._steps, None)
         self._left = 0 if self._first is None else self._first.total - self._first.number + 1
@@ -76,6 +137,21 @@ class PrivateHuggingFaceTrainer(transformers.Trainer):
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         told = {name: value for name, value in logs.items() if name not in ("loss", "train_loss")}
         super().log({**told, "epsilon": self.private.epsilon_spent}, *args, **kwargs)
+
+
+def _rehearse_schedule(args: Any) -> None:
+    """ValueError for a schedule that cannot be made: Transformers makes it after the first step, when the run is charged."""
+    stand_in = torch.optim.SGD([torch.zeros(())], lr=1.0)
+    try:
+        transformers.get_scheduler(
+            args.lr_scheduler_type,
+            stand_in,
+            num_warmup_steps=args.get_warmup_steps(100),
+            num_training_steps=100,
+            scheduler_specific_kwargs=args.lr_scheduler_kwargs,
+        )
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"The schedule {args.lr_scheduler_type} cannot be made: {error} Nothing was charged.") from error
 
 
 def _refuse(args: Any) -> None:
