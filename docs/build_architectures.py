@@ -18,7 +18,8 @@ HEAD = """# Architectures
 What `PrivateTrainer` makes of models that people take from other libraries, small and with random weights:
 {right} of {all} train, the rest are refused before anything is charged. *Right* means that per-example norms and weighted
 sums agree with autograd on single records, to 1e-8 in double precision (to 3e-5 in single precision for models that
-compute a part in it whatever they are cast to), and that the checks of [networks](networks.md) pass in training mode.
+compute a part in it whatever they are cast to), and that the checks of [networks](networks-exact.md#what-is-tested) pass in
+training mode.
 `make zoo` makes this page and runs `tests/torch/engine/test_architectures.py`. Versions: {versions}.
 
 That records cannot influence each other is *proved* for all of them, by how they run. *By rules* is the fast way; each record has

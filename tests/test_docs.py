@@ -140,12 +140,21 @@ def test_doctests() -> None:
     assert importlib.util.find_spec("dperm") is not None
 
 
+def _anchors(page: Path) -> set[str]:
+    """Where links into a page may lead: its headings as GitHub names them."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("path", [*sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("*.md"))], ids=lambda path: path.name)
 def test_links_and_named_tests_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    for link in re.findall(r"\]\(([^)#]+)\)", text):
+    for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", text):
         if not link.startswith("http"):
-            assert (path.parent / link).exists(), link
+            target = path.parent / link if link else path
+            assert target.exists(), link
+            assert not anchor or anchor in _anchors(target), f"{link}#{anchor}"
     sources = "\n".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
     for file, name in re.findall(r"`(?:tests/[\w/]*)?(test_\w+\.py)(?:::(test_\w+))?", text):
         assert list((ROOT / "tests").rglob(file)), file

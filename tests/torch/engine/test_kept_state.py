@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextvars
 import dataclasses
 import functools
 import itertools
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import helpers.counters
 from dperm.torch import ModuleObjective
@@ -357,6 +359,196 @@ def test_what_only_a_constructor_draws_from_is_no_matter() -> None:
             self.register_buffer("frequencies", torch.from_numpy(np.random.default_rng(0).normal(size=8)).float())
 
     ModuleObjective(Features(), squared).evaluate(torch.randn(N, WIDTH), torch.randn(N))
+
+
+# What has no value before a run, and gets one from a record that nobody saw before the charge
+
+
+_VARIABLE: contextvars.ContextVar[float] = contextvars.ContextVar("_VARIABLE")
+
+
+class _Slotted:
+    __slots__ = ("scale",)
+
+
+class Rare(Base):
+    """Keeps a number where there was none, once a record is large; all records that come later see it."""
+
+    def keep(self) -> None:
+        raise NotImplementedError
+
+    def kept(self) -> float:
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        if bool(x.abs().sum() > 1000):
+            self.keep()
+        try:
+            return super().forward(x) * self.kept()
+        except (NameError, AttributeError, LookupError):
+            return super().forward(x)
+
+
+class InAGlobal(Rare):
+    def keep(self) -> None:
+        global FIRST_KEPT_IN_A_RUN
+        FIRST_KEPT_IN_A_RUN = 5.0
+
+    def kept(self) -> float:
+        return FIRST_KEPT_IN_A_RUN  # type: ignore[no-any-return]
+
+
+class InAnotherModule(Rare):
+    def keep(self) -> None:
+        helpers.counters.first_kept_in_a_run = 5.0  # type: ignore[attr-defined]
+
+    def kept(self) -> float:
+        return helpers.counters.first_kept_in_a_run  # type: ignore[attr-defined, no-any-return]
+
+
+class InASlot(Rare):
+    def __init__(self) -> None:
+        super().__init__()
+        self.slotted = _Slotted()
+
+    def keep(self) -> None:
+        self.slotted.scale = 5.0
+
+    def kept(self) -> float:
+        return self.slotted.scale
+
+
+class InAVariable(Rare):
+    def keep(self) -> None:
+        _VARIABLE.set(5.0)
+
+    def kept(self) -> float:
+        return _VARIABLE.get()
+
+
+class InAVariableOnTheWayBack(InAVariable):
+    """A checkpointed layer runs again on the way back."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(super().forward, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+
+class InAListOfAVariable(InAVariable):
+    def __init__(self) -> None:
+        super().__init__()
+        self.variable: contextvars.ContextVar[list[float]] = contextvars.ContextVar("variable")
+        self.variable.set([])
+
+    def keep(self) -> None:
+        self.variable.get().append(5.0)
+
+    def kept(self) -> float:
+        return self.variable.get()[0]
+
+
+class OnABuffer(Rare):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("ones", torch.ones(1))
+
+    def keep(self) -> None:
+        self.ones.scale = 5.0  # type: ignore[union-attr]
+
+    def kept(self) -> float:
+        return self.ones.scale  # type: ignore[no-any-return, union-attr]
+
+
+class InAGradient(Rare):
+    """Of a parameter that is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Parameter(torch.ones(1), requires_grad=False)
+        self.frozen.grad = torch.ones(1)
+
+    def keep(self) -> None:
+        self.frozen.grad.mul_(5.0)  # type: ignore[union-attr]
+
+    def kept(self) -> Any:
+        return self.frozen.grad
+
+
+class ByAGradientThatIsCleared(InAGradient):
+    def keep(self) -> None:
+        self.frozen.grad = None
+
+    def kept(self) -> float:
+        return 5.0 if self.frozen.grad is None else 1.0
+
+
+class ByFreezing(InAGradient):
+    def keep(self) -> None:
+        self.frozen.requires_grad = True
+        self.first.bias.requires_grad = False
+
+    def kept(self) -> float:
+        return 1.0 + 2.0 * self.frozen.requires_grad + 4.0 * (not self.first.bias.requires_grad)
+
+
+class InATrainedGradient(Rare):
+    """Refused where a check sees it; a record that comes later contributes zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for parameter in self.parameters():
+            parameter.grad = torch.ones_like(parameter)
+
+    def keep(self) -> None:
+        self.first.weight.grad.mul_(5.0)  # type: ignore[union-attr]
+
+    def kept(self) -> Any:
+        return self.first.weight.grad.mean()  # type: ignore[union-attr]
+
+
+def in_a_cell() -> nn.Module:
+    class InACell(Rare):
+        def keep(self) -> None:
+            nonlocal first
+            first = 5.0
+
+        def kept(self) -> float:
+            return first
+
+    if np.random is None:
+        first = 1.0
+    return InACell()
+
+
+@pytest.mark.filterwarnings("ignore:The model runs one record at a time")
+@pytest.mark.parametrize(
+    "make",
+    [
+        InAGlobal, InAnotherModule, InASlot, InAVariable, InAVariableOnTheWayBack, InAListOfAVariable, in_a_cell, OnABuffer,
+        InAGradient, ByAGradientThatIsCleared, ByFreezing, InATrainedGradient,
+    ],
+)  # fmt: skip
+def test_what_a_record_is_the_first_to_set_is_taken_away(make: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    objective = ModuleObjective(make(), squared)
+    x, y = torch.randn(BATCH, WIDTH), torch.randn(BATCH)
+    objective.evaluate(x, y)
+    with objective.engine.paid_for(secret=False):
+        before = objective.evaluate(x, y).norms
+        large = objective.evaluate(torch.full((1, WIDTH), 1e3), torch.zeros(1)).norms
+        assert torch.equal(objective.evaluate(x, y).norms, before)
+        assert torch.equal(objective.evaluate(torch.full((1, WIDTH), 1e3), torch.zeros(1)).norms, large)
+
+
+def test_a_module_that_is_imported_in_a_run_stays() -> None:
+    class Imports(Base):
+        def scale(self) -> float:
+            import helpers.late_import
+
+            return helpers.late_import.SCALE
+
+    objective = ModuleObjective(Imports(), squared)
+    for _ in range(2):
+        objective.evaluate(torch.randn(N, WIDTH), torch.randn(N))
 
 
 def test_hooks_that_a_run_adds_are_taken_away() -> None:

@@ -4,6 +4,7 @@ mix."""
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import gc
 import warnings
 import weakref
@@ -321,7 +322,8 @@ class _Evaluation:
         own = engine.draws.seed() if batch.names is None else engine.draws.seed_of_record(batch.names[0])
         engine.draws.start(own if seed is None else seed, own)
         try:
-            tape, losses = self._slopes_alone(batch, branch or Branch(torch.arange(1)), physical_size)
+            mine = batch, branch or Branch(torch.arange(1)), physical_size
+            tape, losses = contextvars.copy_context().run(self._slopes_alone, *mine)  # layers may run again on the way back
         except Exception:
             if not engine.charged:
                 raise

@@ -52,6 +52,7 @@ _UNCALLED = frozenset(
 )  # fmt: skip
 #: whose states are put back by themselves
 _GLOBAL_GENERATORS = {id(method.__self__) for method in (random.random, np.random.rand)}
+#: what stands for a name, a cell, a slot or a context variable that has no value; a run may give it one
 _UNSET = object()
 #: functions of a class
 _CODE = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
@@ -63,14 +64,15 @@ class Snapshot:
     That is attributes, slots, lists, dicts, sets, arrays, tensors, hooks, what closures, default arguments and the global names
     of functions hold, and what hangs on classes. Global names are those of code that may be called, by its name, from `forward`
     or the loss; of packages that are installed, those of code that is in `ran`. What belongs to PyTorch or dperm is left out, but
-    for modules. Tensors in `without` stay as they are, and so do tensors of more than a million numbers: `left_out` says where
-    the latter are. `uncopied` names what cannot be put back: iterators, and generators of random numbers.
+    for modules. The numbers of tensors in `without` and of their gradients stay as they are, and so do those of tensors with more
+    than a million: `left_out` says where the latter, and the gradients, are. `uncopied` names what cannot be put back: iterators,
+    and generators of random numbers.
 
     Raises ValueError for more than 200,000 objects.
     """
 
     def __init__(self, roots: Iterable[Any], *, without: Iterable[Tensor] = (), ran: Collection[types.CodeType] = ()) -> None:
-        #: where the numbers of tensors are that are too large to be put back
+        #: where the numbers of tensors are that are not put back, and that nobody may write into
         self.left_out: set[int] = set()
         self.uncopied: list[str] = []
         self._back: list[tuple[Callable[[Any, Any], None], Any, Any]] = []
@@ -141,8 +143,9 @@ class Snapshot:
         if isinstance(item, type):
             return self._class(item)
         if isinstance(item, contextvars.ContextVar):
-            self._hold(_variable_back, item, item.get(_UNSET))
-            return ()
+            value = item.get(_UNSET)
+            self._hold(_variable_back, item, value)
+            return (value,)
         if id(item) in _GLOBAL_GENERATORS:
             return ()
         if isinstance(item, _MOVING) or (isinstance(item, Iterator) and type(item).__module__ in ("builtins", "itertools")):
@@ -159,17 +162,21 @@ class Snapshot:
 
     def _tensor(self, tensor: Tensor) -> Iterable[Any]:
         named = vars(tensor)
-        if named or isinstance(tensor, nn.Parameter):
-            self._hold(_dict_back, named, dict(named))
-        if id(tensor) not in self._without:
+        self._hold(_dict_back, named, dict(named))
+        gradient = tensor.grad if tensor.is_leaf else None
+        if tensor.is_leaf:
+            self._hold(_leaf_back, tensor, (tensor.requires_grad, gradient))
+        if id(tensor) in self._without:
+            if gradient is not None:  # a noisy one, as large as the model: nobody writes into it, so that it needs no copy
+                self.left_out.add(local(gradient).untyped_storage().data_ptr())
+                gradient = None
+        else:
             mine = local(tensor)
             if mine.numel() <= _COPIED and not mine.is_meta:
                 self._hold(_tensor_back, mine, mine.detach().clone())
             elif mine.layout is torch.strided and not mine.is_meta:
                 self.left_out.add(mine.untyped_storage().data_ptr())
-            if mine.is_leaf and mine.grad is None:
-                self._hold(_no_gradient_back, mine, None)
-        return named.values()
+        return (*named.values(), gradient)
 
     def _attributes(self, item: Any) -> Iterable[Any]:
         named: Any = getattr(item, "__dict__", None)
@@ -177,7 +184,7 @@ class Snapshot:
         if isinstance(named, dict):
             self._hold(_dict_back, named, dict(named))
             held.update(named)
-        if slots := {name: getattr(item, name) for name in _slots(type(item)) if hasattr(item, name)}:
+        if slots := {name: getattr(item, name, _UNSET) for name in _slots(type(item))}:
             self._hold(_slots_back, item, slots)
         return (*held.values(), *slots.values())
 
@@ -200,10 +207,11 @@ class Snapshot:
         if is_library(function.__module__ or ""):
             return ()
         code = function.__code__
-        cells = [cell for cell in function.__closure__ or () if is_filled(cell)]
-        for cell in cells:
-            self._hold(_cell_back, cell, cell.cell_contents)
-        hanging = (function.__defaults__, function.__kwdefaults__, vars(function), *(cell.cell_contents for cell in cells))
+        cells = function.__closure__ or ()
+        contents = [cell.cell_contents if is_filled(cell) else _UNSET for cell in cells]
+        for cell, content in zip(cells, contents, strict=True):
+            self._hold(_cell_back, cell, content)
+        hanging = (function.__defaults__, function.__kwdefaults__, vars(function), *contents)
         if code.co_filename.startswith(INSTALLED) and code not in self._ran:
             return hanging
         names = _names(code)
@@ -220,9 +228,9 @@ class Snapshot:
         return (*hanging, *called, *held)
 
     def _named(self, named: dict[str, Any], names: Iterable[str]) -> list[Any]:
-        held = {name: named[name] for name in names if name in named}
+        held = {name: named.get(name, _UNSET) for name in names}
         self._hold(_names_back, named, held)
-        return list(held.values())
+        return [value for value in held.values() if value is not _UNSET]
 
     def _class(self, kind: type) -> Iterable[Any]:
         hanging: list[Any] = []
@@ -297,8 +305,12 @@ def _tensor_back(tensor: Tensor, held: Tensor) -> None:
         tensor.copy_(held)
 
 
-def _no_gradient_back(tensor: Tensor, held: None) -> None:
-    tensor.grad = None
+def _leaf_back(tensor: Tensor, held: tuple[bool, Tensor | None]) -> None:
+    trains, gradient = held
+    if tensor.requires_grad != trains:
+        tensor.requires_grad_(trains)
+    if tensor.grad is not gradient:
+        tensor.grad = gradient
 
 
 def _variable_back(item: Any, held: Any) -> None:
@@ -346,7 +358,10 @@ def _set_back(item: set[Any], held: set[Any]) -> None:
 
 def _slots_back(item: Any, held: dict[str, Any]) -> None:
     for name, value in held.items():
-        if getattr(item, name, None) is not value:
+        now = getattr(item, name, _UNSET)
+        if now is not value and value is _UNSET:
+            object.__delattr__(item, name)
+        elif now is not value:
             object.__setattr__(item, name, value)
 
 
@@ -356,13 +371,21 @@ def _cache_back(function: Any, held: None) -> None:
 
 
 def _cell_back(cell: types.CellType, held: Any) -> None:
-    cell.cell_contents = held
+    if held is not _UNSET:
+        cell.cell_contents = held
+    elif is_filled(cell):
+        del cell.cell_contents
 
 
 def _names_back(named: dict[str, Any], held: dict[str, Any]) -> None:
     for name, value in held.items():
-        if named.get(name) is not value:
+        now = named.get(name, _UNSET)
+        if now is value:
+            continue
+        if value is not _UNSET:
             named[name] = value
+        elif not isinstance(now, types.ModuleType):  # a package names its modules once, when they are first imported
+            del named[name]
 
 
 def _class_back(kind: type, held: dict[str, Any]) -> None:

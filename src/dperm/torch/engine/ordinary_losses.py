@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -28,6 +29,10 @@ class OrdinaryLosses:
         self.roots = (model, loss_fn, getattr(loss_fn, "__self__", None))
 
     def __call__(self, inputs: Any, targets: Any) -> Tensor:
+        # context variables that a run of the model sets are gone when it ends, also those that had no value before
+        return contextvars.copy_context().run(self._in_a_context_of_its_own, inputs, targets)
+
+    def _in_a_context_of_its_own(self, inputs: Any, targets: Any) -> Tensor:
         inputs, targets = packed(inputs), packed(targets)
         if self.autocast is None:
             losses = self.loss_fn(call_model(self.model, inputs), targets)

@@ -1,0 +1,3 @@
+"""A module that a model imports only when it runs."""
+
+SCALE = 2.0
