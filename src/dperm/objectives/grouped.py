@@ -113,6 +113,15 @@ def spread_rows(
     return order[used], np.concatenate([[0], np.cumsum(np.minimum(counts, most))])
 
 
+def added_by_person(values: Array, starts: NDArray[np.intp], persons: int) -> Array:
+    """(…, persons) sums of (…, b) numbers over each person's rows, in their order."""
+    filled = np.diff(starts) > 0
+    sums = np.zeros((*values.shape[:-1], persons))
+    if filled.any():
+        sums[..., filled] = np.add.reduceat(values, starts[:-1][filled], axis=-1)
+    return sums
+
+
 class GroupedRecords(Records):
     """Persons in order: `len` counts them, and draws, subsets and batches are of whole persons.
 
