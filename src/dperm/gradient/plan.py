@@ -237,6 +237,10 @@ class Plan(Policy):
     def trains_on_rows(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.query.trains_on_rows
 
+    @property
+    def holds_vectors(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.query.holds_vectors
+
     def refuse(self, objective: Any) -> None:
         self.query.refuse(objective)
         rows = self.sampler.slots
