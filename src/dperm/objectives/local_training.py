@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,11 +16,9 @@ import scipy.sparse as sp
 from dperm import _validate as check
 from dperm._types import Array
 from dperm.objectives.grouped import MeanPass, added_by_person
+from dperm.objectives.losses import Loss
 from dperm.objectives.per_example import Objective, Pass
-
-if TYPE_CHECKING:
-    from dperm.objectives.linear import LinearObjective
-    from dperm.objectives.records import Batch
+from dperm.objectives.records import Batch
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,25 @@ class LocallyTrained(Objective, Protocol):
         ...
 
 
-def linear_updates(objective: LinearObjective, theta: Array, batch: Batch, local: LocalSteps) -> MeanPass:
+class LinearModel(Protocol):
+    """What local training needs of a linear objective."""
+
+    @property
+    def loss(self) -> Loss: ...
+
+    @property
+    def outputs(self) -> int: ...
+
+    @property
+    def dimension(self) -> int: ...
+
+    @property
+    def intercept_scale(self) -> float: ...
+
+    def seen(self, theta: Array) -> Array: ...
+
+
+def linear_updates(objective: LinearModel, theta: Array, batch: Batch, local: LocalSteps) -> MeanPass:
     """Local updates of linear models, for all records of a batch at once; a record whose update is not finite has none.
 
     Every operation is on the numbers of one row or one record, added up in that record's order: what a record gives does not

@@ -338,8 +338,10 @@ def test_parameters_carried_from_one_client_to_the_next_are_found(monkeypatch: p
         self._start = self._start - moved
         return part
 
+    far = partial(PLAN, local_learning_rate=5.0)
+    assert not refuted([FIRST], plan=far)
     monkeypatch.setattr(LocalUpdates, "_part", going_on)
-    assert refuted([FIRST])
+    assert refuted([FIRST], plan=far)
 
 
 def test_state_of_the_model_carried_from_one_client_to_the_next_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
