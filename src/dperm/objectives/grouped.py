@@ -249,7 +249,8 @@ class MeanPass(Pass):
         lengths = _lengths(self._vectors)
         bad = ~np.isfinite(lengths)
         if bad.any():  # contributes nothing, and is masked before it meets a product
-            self._vectors = _times(self._vectors, np.where(bad, 0.0, 1.0), bad)
+            with np.errstate(invalid="ignore"):  # a warning of 0·inf would be an output
+                self._vectors = _times(self._vectors, np.where(bad, 0.0, 1.0), bad)
             lengths = np.where(bad, 0.0, lengths)
         self._norms = lengths
 
