@@ -153,6 +153,7 @@ def test_local_batches_of_linear_models_are_refused_before_a_charge() -> None:
         ({"rounds": 2.5}, "rounds"),
         ({"sampling": "first to answer"}, "sampling"),
         ({"sampling": "rows"}, "clients"),
+        ({"sampling": "fixed_order", "expected_cohort": 900}, "expected_cohort of at most 666"),
         ({"sampling": "balls_and_bins", "rounds": 30}, "a multiple of 20"),
     ],
 )

@@ -62,6 +62,11 @@ def _cohorts(kind: type[Sampler], public_size: int, expected_cohort: float, roun
     check.positive("expected_cohort", expected_cohort)
     if kind.by_rows:
         raise ValueError(f"Expected a sampler that draws clients, got {kind.words}, which draws their rows.")
+    if expected_cohort > (most := kind.largest_batch(public_size, RECORD)):
+        raise ValueError(
+            f"Expected expected_cohort of at most {most:g} of {public_size} clients with {kind.words} sampling, got "
+            f"{expected_cohort:g}; all clients in every round are sampling='poisson' with expected_cohort=public_size."
+        )
     passes = max(1, round(rounds * min(1.0, expected_cohort / public_size)))
     sampler, _ = kind.for_batches(public_size, expected_cohort, passes, RECORD)
     if rounds % sampler.period:
