@@ -26,7 +26,7 @@ from dperm.gradient.recipes import dp_fedavg
 from dperm.privacy import Certificate, Relation, calibrate
 
 with needed("flwr", "A Flower strategy"):
-    from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict  # pyright: ignore[reportMissingImports]  # pyright: ignore[reportMissingImports]
+    from flwr import app  # pyright: ignore[reportMissingImports]
     from flwr.serverapp.strategy import Strategy  # pyright: ignore[reportMissingImports]
 
 __all__ = ["DPFedAvg"]
@@ -133,11 +133,11 @@ class DPFedAvg(Strategy):
     def start(
         self,
         grid: Any,
-        initial_arrays: ArrayRecord,
+        initial_arrays: app.ArrayRecord,
         num_rounds: int | None = None,
         timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
+        train_config: app.ConfigRecord | None = None,
+        evaluate_config: app.ConfigRecord | None = None,
         evaluate_fn: Any = None,
     ) -> Any:
         """As Flower's, for the number of rounds that is charged. `evaluate_fn` is the server's own evaluation, on public data."""
@@ -148,18 +148,20 @@ class DPFedAvg(Strategy):
 
     # What Flower asks in each round
 
-    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Any) -> Iterable[Message]:
+    def configure_train(
+        self, server_round: int, arrays: app.ArrayRecord, config: app.ConfigRecord, grid: Any
+    ) -> Iterable[app.Message]:
         """Messages to this round's cohort. The strategy holds the model: `arrays` counts in the first round alone."""
         rounds, layout = self._register(grid, arrays)
         cohort = rounds.cohort()
-        told = ConfigRecord({**config, **self._local, "server-round": server_round})
-        content = RecordDict({self._arrays_key: layout.record(rounds.theta), self._config_key: told})
+        told = app.ConfigRecord({**config, **self._local, "server-round": server_round})
+        content = app.RecordDict({self._arrays_key: layout.record(rounds.theta), self._config_key: told})
         return [
-            Message(content=content, message_type=MessageType.TRAIN, dst_node_id=node, group_id=str(server_round))
+            app.Message(content=content, message_type=app.MessageType.TRAIN, dst_node_id=node, group_id=str(server_round))
             for node in cohort
         ]
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[app.Message]) -> tuple[app.ArrayRecord | None, None]:
         """The next model. There are no metrics: they would leave without noise."""
         if self._rounds is None or self._layout is None:
             raise ValueError("Expected configure_train before aggregate_train.")
@@ -168,14 +170,16 @@ class DPFedAvg(Strategy):
         last = self._rounds.rounds_done == self.plan.steps
         return self._layout.record(self._rounds.model if last else self._rounds.theta), None
 
-    def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Any) -> Iterable[Message]:
+    def configure_evaluate(
+        self, server_round: int, arrays: app.ArrayRecord, config: app.ConfigRecord, grid: Any
+    ) -> Iterable[app.Message]:
         """Nobody: what clients would report of their records is not paid for."""
         return []
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[app.Message]) -> None:
         """Nothing."""
 
-    def _register(self, grid: Any, arrays: ArrayRecord) -> tuple[FederatedRounds[int], _Layout]:
+    def _register(self, grid: Any, arrays: app.ArrayRecord) -> tuple[FederatedRounds[int], _Layout]:
         """Once: who takes part, and the initial model. ValueError for what cannot be trained; nothing is charged yet."""
         if self._rounds is None or self._layout is None:
             layout = _Layout({name: array.numpy() for name, array in arrays.items()})
@@ -191,14 +195,14 @@ class DPFedAvg(Strategy):
             time.sleep(_PAUSE)
         return nodes
 
-    def _updates(self, group: str, replies: Iterable[Message], layout: _Layout, theta: Vector) -> Iterator[tuple[int, Any]]:
+    def _updates(self, group: str, replies: Iterable[app.Message], layout: _Layout, theta: Vector) -> Iterator[tuple[int, Any]]:
         """(node, θ − θ') of each reply to this round's messages; None for what is no model."""
         for reply in replies:
             if reply.metadata.group_id == group:
                 yield reply.metadata.src_node_id, _moved(reply, self._arrays_key, layout, theta)
 
 
-def _moved(reply: Message, key: str, layout: _Layout, theta: Vector) -> Vector | None:
+def _moved(reply: app.Message, key: str, layout: _Layout, theta: Vector) -> Vector | None:
     """θ − θ' of a reply. Whatever is wrong with it is an error of the client's, and would be an output."""
     try:
         if reply.has_error():
@@ -239,6 +243,6 @@ class _Layout:
         """The vector as clients get it: rounded to the arrays' types."""
         return self.vector(self.arrays(vector))
 
-    def record(self, vector: Vector) -> ArrayRecord:
+    def record(self, vector: Vector) -> app.ArrayRecord:
         """What a message carries."""
-        return ArrayRecord({name: Array(array) for name, array in self.arrays(vector).items()})
+        return app.ArrayRecord({name: app.Array(array) for name, array in self.arrays(vector).items()})
