@@ -21,6 +21,8 @@ from dperm.release.grid import admit_noise
 
 C = TypeVar("C", bound=Hashable)
 
+_NO_MORE = object()  # in place of a draw
+
 _APART = Assumption(
     "Whether a client replies, when, and with what follows from its own records, its own chance and the models that were sent to "
     "it: not from which other clients were drawn, nor from what they replied.",
@@ -130,6 +132,8 @@ class FederatedRounds(Generic[C]):
         if self.rounds_done >= self.plan.steps:
             raise ValueError(f"Expected no more than the {self.plan.steps} rounds that were charged.")
         drawn = self._registry.next_draw()
+        if drawn is _NO_MORE:
+            raise ValueError("Expected no more rounds: those that were charged are drawn, and some were not ended.")
         self._asked = list(self._names) if drawn is None else [self._names[int(place)] for place in drawn]
         return list(self._asked)
 
@@ -201,7 +205,7 @@ class _Registry:
         return iter(lambda: self.replies, None)
 
     def next_draw(self) -> Any:
-        return next(self._draws)
+        return next(self._draws, _NO_MORE)
 
 
 class _Replied:

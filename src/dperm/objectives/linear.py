@@ -247,6 +247,7 @@ class LinearObjective:
 
     def local_updates(self, theta: Array, batch: Batch, local: LocalSteps) -> MeanPass:
         """θ − θ' of each record, where θ' is what local training on its rows leaves; see `linear_updates`."""
+        self.refuse_local(local)
         return linear_updates(self, theta, batch, local)
 
     def refuse_local(self, local: LocalSteps) -> None:
