@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dperm.audit import white_box
 from dperm.gradient import SGD, AdaptiveClip, Clip, Constant, LocalUpdate, Plan, Poisson
 from dperm.gradient.recipes import dp_fedavg
 from dperm.objectives import LinearObjective, Logistic, PrivacyUnit, Softmax
@@ -160,3 +161,14 @@ def test_local_batches_of_linear_models_are_refused_before_a_charge() -> None:
 def test_settings_without_meaning_are_refused(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         recipe(**changes)
+
+
+def test_canaries_see_the_noise_that_is_charged() -> None:
+    """A client may reply with anything: one whose update lies in coordinates of its own, in every round that it is drawn in."""
+    objective = problem(public_size=20, unit=PrivacyUnit(2))
+    plan = recipe(1.0, public_size=20, rounds=8, expected_cohort=6)
+    rows, labels = np.repeat(ROWS[:20], 2, axis=0), np.repeat(SIGNS[:20], 2)
+    records = objective.records(rows, labels, groups=np.repeat(np.arange(20), 2))
+    result = white_box(plan, objective, records, delta=1e-5, canaries=200)
+    assert result.verdict == "consistent", str(result)
+    assert 0.9 <= result.details["signal_to_claimed_signal"] <= 1.1
