@@ -26,9 +26,9 @@ RESULTS = Path(__file__).parent / "results"
 CLIENTS, COHORT, ROUNDS, STEPS, BATCH, DELTA = 1000, 50, 100, 5, 20, 1e-5
 CLIP, LOCAL_RATE = 0.5, 0.2
 WAYS: dict[str, dict[str, Any]] = {
-    "no noise, clipped": {"noise_multiplier": 1e-9},
-    "ε = 8": {"epsilon": 8.0},
     "ε = 3": {"epsilon": 3.0},
+    "ε = 8": {"epsilon": 8.0},
+    "no noise, clipped": {"noise_multiplier": 1e-9},
 }
 
 
