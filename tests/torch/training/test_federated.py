@@ -135,6 +135,7 @@ def test_a_run_is_certified_as_so_many_sampled_gaussians_of_persons() -> None:
     assert "local updates" in certificate.mechanism and "McMahan" in certificate.paper
 
 
+@pytest.mark.fast_cases("replaced", "one row", "in turns")
 @pytest.mark.parametrize(
     ("plan", "more"),
     [
@@ -189,6 +190,7 @@ class Fails(nn.Module):
         return outputs
 
 
+@pytest.mark.fast_cases("raises", "nan")
 @pytest.mark.parametrize("how", ["raises", "nan", "inf", "large"])
 @pytest.mark.filterwarnings("ignore:.*one record at a time")
 def test_a_client_that_fails_or_is_not_finite_adds_nothing(how: str) -> None:
@@ -278,6 +280,7 @@ def front_door(make: Callable[[], nn.Module], relation: str) -> Training:
     return Training.of_trainer(made, DATA)
 
 
+@pytest.mark.fast_cases("network-add_or_remove_one", "stateful-replace_one")
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
 @pytest.mark.parametrize("make", [network, Stateful], ids=["network", "stateful"])
 @pytest.mark.filterwarnings("ignore:.*one record at a time")
@@ -299,6 +302,7 @@ def test_neighbours_of_whole_trainers_move_as_much(make: Callable[[], nn.Module]
     assert 0.9 <= result.details["movement"]["sum of local updates"] <= 1 + 1e-6
 
 
+@pytest.mark.slow  # of the same release the catalogue's test does in less time
 def test_half_of_the_sensitivity_is_refuted() -> None:
     attacked = replace(training(), replay_pairs=[PLAIN])
     (place,) = places_of(attacked)

@@ -19,11 +19,11 @@ from torch.autograd.graph import disable_saved_tensors_hooks
 from dperm.release import alignment
 from dperm.torch.data.collation import grouped
 from dperm.torch.engine.branches import Branch, BranchesDiffer
-from dperm.torch.engine.gradient_forms import Dense
 from dperm.torch.engine.gradient_pass import Part, TorchPass, nobody
 from dperm.torch.engine.layer_taps import Partial, Tape
 from dperm.torch.engine.model_state import Snapshot
 from dperm.torch.engine.randomness import Draws
+from dperm.torch.engine.record_gradients import add_dense, slopes
 from dperm.torch.engine.tracing import Alone, InStep, OutsideError, RefusedError, Run
 from dperm.torch.engine.whole_batch import Beside
 from dperm.torch.parameters.flat_parameters import FlatParameters
@@ -387,32 +387,3 @@ class Evaluation:
                 f"Something outside of the model and the loss keeps {left} tensors of records, such as a global list or a "
                 "closure: what it holds would leave the run without noise."
             )
-
-
-def add_dense(tape: Tape, vectors: Sequence[Tensor | None]) -> None:
-    """Give a tape of one record that record's vector, by parameter."""
-    for parameter, vector in zip(tape.flat.leaves, vectors, strict=True):
-        if vector is not None:
-            tape.expect([parameter])
-            tape.add([(parameter, Dense(vector[None]))])
-
-
-def slopes(
-    losses: Tensor, wanted: Sequence[Tensor], weights: Tensor | None = None, *, keep: bool = False
-) -> Sequence[Tensor | None]:
-    """The gradients of Σ weights·losses with respect to each of `wanted`; None for those that the losses do not depend on.
-    With `keep` the graph stays for another call.
-
-    ValueError where the model overwrites what a gradient needs, or has reentrant checkpointing.
-    """
-    if not losses.requires_grad:
-        return [None] * len(wanted)
-    try:
-        weights = torch.ones_like(losses) if weights is None else weights
-        return torch.autograd.grad(losses, wanted, weights, retain_graph=keep, allow_unused=True)
-    except RuntimeError as error:
-        if "inplace operation" in str(error):
-            raise ValueError(f"The model overwrites in place what a gradient needs: {error}") from error
-        if "use_reentrant" in str(error):
-            raise ValueError("Reentrant checkpointing has no gradients of this kind: pass use_reentrant=False.") from error
-        raise
