@@ -94,6 +94,7 @@ DOORS = {
     "torch": ("import dperm.torch", "Training networks"),
     "safetensors": ("import dperm.torch", "A checkpoint"),
     "tensorboard": ("from dperm.torch import TensorBoard\nTensorBoard('folder')", "A log for TensorBoard"),
+    "flwr": ("import dperm.flower", "A Flower strategy"),
     "transformers": ("import dperm.torch.integrations.hugging_face_trainer", "A trainer of Transformers"),
     "lightning": ("import dperm.torch.integrations.lightning_trainer", "A trainer of Lightning"),
 }

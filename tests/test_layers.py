@@ -35,6 +35,8 @@ LEVELS = {
     "torch": 6,
     "data": 6,
     "distributed": 5,
+    "federated": 6,
+    "flower": 7,
     "published": 7,
     "utility": 7,
     "influence": 7,

@@ -22,6 +22,7 @@ LIBRARIES = {
     "torch": ("PyTorch", "torch"),
     "safetensors": ("safetensors", "torch"),
     "tensorboard": ("TensorBoard", "torch"),
+    "flwr": ("Flower", "flower"),
     "transformers": ("Transformers", "zoo"),
     "lightning": ("Lightning", "zoo"),
 }

@@ -29,6 +29,7 @@ _VALUES: dict[str, Any] = {
     "steps": STEPS,
     "epochs": STEPS // EPOCH,
     "refreshes": STEPS // EPOCH,
+    "local_steps": 3,
     "steps_per_epoch": EPOCH,
     "batches": EPOCH,
     "capacity": SIZE // EPOCH,

@@ -6,16 +6,16 @@ own coordinates free of everything but noise (the Dirac canaries of Nasr et al. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
 
 from dperm._types import Array
 from dperm.gradient.policy import BatchSource
-from dperm.objectives import PublicFacts
+from dperm.objectives import LocallyTrained, LocalSteps, PublicFacts
 from dperm.objectives.per_example import Objective, Pass
 
 _LONG = 1e6  # length of a canary's gradient: far beyond any clipping norm
@@ -84,11 +84,25 @@ class CanaryObjective:
 
     def per_example(self, theta: Any, batch: tuple[Any, Any], *, norms_only: bool = False, anchor: Any = None) -> Pass:
         """A canary's vector is the same with an anchor: whatever a query bounds, it must bound that."""
+
+        def of_records(own: Any, inner: Any) -> Pass:
+            there = None if anchor is None else anchor[: len(own)]
+            return self._objective.per_example(own, inner, norms_only=norms_only, anchor=there)
+
+        return self._pass(theta, batch, of_records)
+
+    def local_updates(self, theta: Any, batch: tuple[Any, Any], local: LocalSteps) -> Pass:
+        """A canary's local update is its gradient: a client may reply with anything."""
+        return self._pass(theta, batch, lambda own, inner: cast(LocallyTrained, self._objective).local_updates(own, inner, local))
+
+    def refuse_local(self, local: LocalSteps) -> None:
+        cast(LocallyTrained, self._objective).refuse_local(local)
+
+    def _pass(self, theta: Any, batch: tuple[Any, Any], of_records: Callable[[Any, Any], Pass]) -> Pass:
         inner, which = batch
         own = theta[: len(theta) - self.groups * len(self.signs)]
         if inner is not None:
-            anchor = None if anchor is None else anchor[: len(own)]
-            return _InnerPass(self._objective.per_example(own, inner, norms_only=norms_only, anchor=anchor), theta, len(own))
+            return _InnerPass(of_records(own, inner), theta, len(own))
         return _CanaryPass(theta, len(own), self.groups, np.asarray(which), self.signs, self.lengths)
 
     def observed(self, released: Any) -> Array:

@@ -12,7 +12,7 @@ from dperm.gradient.individual_accounting import IndividualGradients, Individual
 from dperm.gradient.plan import Constant, ExponentialDecay, NoiseSchedule, NoisyGradients, Plan
 from dperm.gradient.policy import Gradients, Policy, descend, descend_by
 from dperm.gradient.post_processing import Identity, LaplacianSmoothing, Post, UnitAtLeast
-from dperm.gradient.query import GradientDifference, PerExampleGradient, Query
+from dperm.gradient.query import GradientDifference, LocalUpdate, PerExampleGradient, Query
 from dperm.gradient.sampling import (
     BallsAndBins,
     CyclicPoisson,
@@ -55,6 +55,7 @@ __all__ = [
     "IndividualGradients",
     "IndividualPlan",
     "LaplacianSmoothing",
+    "LocalUpdate",
     "NoiseSchedule",
     "NoisyGradients",
     "Normalise",

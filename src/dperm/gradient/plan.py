@@ -173,7 +173,7 @@ class Plan(Policy):
 
     @property
     def paper(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return (self.strategy.paper if self.correlated else "Abadi et al. 2016") + "; accounting by privacy loss distribution"
+        return (self.strategy.paper if self.correlated else self.query.paper) + "; accounting by privacy loss distribution"
 
     def joint_sensitivity(self, each: float, noise_multiplier: float, size: int) -> float:
         """How far a record moves all those releases of `size` numbers together that are charged together, where it contributes
@@ -212,7 +212,8 @@ class Plan(Policy):
     @property
     def kind(self) -> str:
         words = "full batch" if self.sampler.share == 1 else self.sampler.words
-        return f"{words}, correlated noise" if self.correlated else words
+        correlated = "correlated noise" if self.correlated else ""
+        return ", ".join(filter(None, (words, self.query.words, correlated)))
 
     @property
     def rate(self) -> float:
@@ -237,7 +238,16 @@ class Plan(Policy):
     def refuse_size(self, records: int) -> None:
         self.sampler.refuse(records)
 
+    @property
+    def trains_on_rows(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.query.trains_on_rows
+
+    @property
+    def holds_vectors(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.query.holds_vectors
+
     def refuse(self, objective: Any) -> None:
+        self.query.refuse(objective)
         rows = self.sampler.slots
         if self.sampler.by_rows and objective.facts.unit.max_rows != rows:
             raise ValueError(

@@ -134,6 +134,12 @@ class Policy(ABC):
     #: whether rows of persons are drawn and bounded each by itself, and not averaged
     by_rows: bool = False
 
+    #: whether a local model is trained on the rows of a person
+    trains_on_rows: bool = False
+
+    #: whether a vector of all numbers is held for each record of a batch
+    holds_vectors: bool = False
+
     #: whether its run takes everything that it knows of records from `bounded_sum`, and draws them by number alone: parts of a
     #: sum may then be computed by many processes
     by_parts: bool = False

@@ -112,6 +112,11 @@ class Mechanism(ABC):
         """Whether a person's rows are averaged; otherwise each counts by itself."""
         return all(part.averages for part in self.inner())
 
+    @property
+    def trains_on_rows(self) -> bool:
+        """Whether a local model is trained on a person's rows."""
+        return any(part.trains_on_rows for part in self.inner())
+
     def refuse_groups(self, facts: PublicFacts) -> None:
         """ValueError where records are persons of several rows, and this, or a mechanism that it runs, has no proof for them."""
         if not facts.unit.several_rows:
@@ -254,7 +259,11 @@ class Mechanism(ABC):
             delta=self.budget.delta,
             target_epsilon=self.budget.epsilon,
             paper=self.paper,
-            assumptions=[*self.assumptions(facts), *dict.fromkeys(self.strangers()), *_common_assumptions(facts, self.averages)],
+            assumptions=[
+                *self.assumptions(facts),
+                *dict.fromkeys(self.strangers()),
+                *_common_assumptions(facts, self.averages, self.trains_on_rows),
+            ],
             public_facts={**facts.to_dict(), **self.settings()},
             not_charged=_NOT_CHARGED,
             provenance=provenance,
@@ -276,9 +285,9 @@ def _strangers(objective: LinearObjective, records: Records | PartedRecords) -> 
 _NOT_CHARGED = (statements.settings("hyper-parameters", "features", "ranges"), statements.INPUT_CHECKS)
 
 
-def _common_assumptions(facts: PublicFacts, averaged: bool) -> list[Assumption]:
+def _common_assumptions(facts: PublicFacts, averaged: bool, trained: bool) -> list[Assumption]:
     most = facts.unit.max_rows
-    person = [statements.ONE_RECORD] if most is None else statements.persons(most, averaged)
+    person = [statements.ONE_RECORD] if most is None else statements.persons(most, averaged, trained)
     assumptions = [*person, statements.row_norm(facts.data_norm)]
     if facts.public_size is not None:
         assumptions.append(statements.known_size(facts.public_size, whom=facts.unit.whom))

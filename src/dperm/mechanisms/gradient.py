@@ -104,6 +104,10 @@ class GradientPerturbation(Mechanism):
     def averages(self) -> bool:
         return not self.plan.by_rows
 
+    @property
+    def trains_on_rows(self) -> bool:
+        return self.plan.trains_on_rows
+
     def refuse_groups(self, facts: PublicFacts) -> None:
         if facts.unit.several_rows and not self.plan.grouped:
             raise ValueError(

@@ -8,6 +8,7 @@ from dperm.objectives.facts import PublicFacts
 from dperm.objectives.grouped import GroupedRecords, MeanPass
 from dperm.objectives.hinge import Hinge, QNormHinge
 from dperm.objectives.linear import LinearObjective, LinearPass
+from dperm.objectives.local_training import LocallyTrained, LocalSteps
 from dperm.objectives.losses import Huber, Logistic, Loss, SmoothedHinge, Softmax, Squared
 from dperm.objectives.parts import PartedRecords, PartsChangedError
 from dperm.objectives.per_example import Objective, Pass
@@ -30,6 +31,8 @@ __all__ = [
     "LinearObjective",
     "LinearPass",
     "Link",
+    "LocalSteps",
+    "LocallyTrained",
     "Logistic",
     "Loss",
     "MeanPass",

@@ -113,6 +113,15 @@ def spread_rows(
     return order[used], np.concatenate([[0], np.cumsum(np.minimum(counts, most))])
 
 
+def added_by_person(values: Array, starts: NDArray[np.intp], persons: int) -> Array:
+    """(…, persons) sums of (…, b) numbers over each person's rows, in their order."""
+    filled = np.diff(starts) > 0
+    sums = np.zeros((*values.shape[:-1], persons))
+    if filled.any():
+        sums[..., filled] = np.add.reduceat(values, starts[:-1][filled], axis=-1)
+    return sums
+
+
 class GroupedRecords(Records):
     """Persons in order: `len` counts them, and draws, subsets and batches are of whole persons.
 
@@ -240,7 +249,8 @@ class MeanPass(Pass):
         lengths = _lengths(self._vectors)
         bad = ~np.isfinite(lengths)
         if bad.any():  # contributes nothing, and is masked before it meets a product
-            self._vectors = _times(self._vectors, np.where(bad, 0.0, 1.0), bad)
+            with np.errstate(invalid="ignore"):  # a warning of 0·inf would be an output
+                self._vectors = _times(self._vectors, np.where(bad, 0.0, 1.0), bad)
             lengths = np.where(bad, 0.0, lengths)
         self._norms = lengths
 

@@ -20,7 +20,8 @@ from dperm import _validate as check
 from dperm._types import Array
 from dperm.objectives.checking import foreign, refuse_contradictions
 from dperm.objectives.facts import PublicFacts
-from dperm.objectives.grouped import MeanPass, flattened, grouped_records
+from dperm.objectives.grouped import MeanPass, added_by_person, flattened, grouped_records
+from dperm.objectives.local_training import LocalSteps, linear_updates
 from dperm.objectives.losses import Loss
 from dperm.objectives.per_example import Pass
 from dperm.objectives.records import EXACT_ROWS, RECORD, ROW_BITS, Batch, PrivacyUnit, Records
@@ -243,6 +244,18 @@ class LinearObjective:
         persons with several rows it has one vector each."""
         rows = LinearPass(self, theta, batch, anchor)
         return rows if batch.starts is None else MeanPass(*rows.means(batch))
+
+    def local_updates(self, theta: Array, batch: Batch, local: LocalSteps) -> MeanPass:
+        """θ − θ' of each record, where θ' is what local training on its rows leaves; see `linear_updates`."""
+        self.refuse_local(local)
+        return linear_updates(self, theta, batch, local)
+
+    def refuse_local(self, local: LocalSteps) -> None:
+        """ValueError for local batches: rows of linear models are not drawn within a record."""
+        if local.batch_size is not None:
+            raise ValueError(
+                "Expected batch_size=None for local training of a linear model: each local step takes all rows of a client."
+            )
 
     def per_row(self, theta: Array, batch: Batch) -> LinearPass:
         """The pass of rows, whosever they are: weights are left out."""
@@ -475,7 +488,7 @@ class LinearPass(Pass):
         """Of a batch of persons: Σ w·ℓ'(t)·x, (persons, p), CSR where rows are, and Σ w·ℓ, (persons,). With a leading axis each
         for m models."""
         starts, persons = batch.starts, len(batch.starts) - 1
-        losses = _added(batch.counted(self.losses), starts, persons)
+        losses = added_by_person(batch.counted(self.losses), starts, persons)
         slope = self._slope * (batch.weights[:, None] if self._wide else batch.weights)
         table = slope if self._wide else slope[..., None]
         if table.ndim == 2:
@@ -485,7 +498,7 @@ class LinearPass(Pass):
             rows = np.column_stack([rows, np.full(len(rows), constant)])
         vectors = rows[:, :, None] * table[..., :, None, :]  # (m, b, d, K)
         flat = vectors.reshape(*vectors.shape[:-2], -1)
-        return _added(flat.swapaxes(-1, -2), starts, persons).swapaxes(-1, -2), losses
+        return added_by_person(flat.swapaxes(-1, -2), starts, persons).swapaxes(-1, -2), losses
 
     def _mean(self, slope: Array, batch: Batch) -> Any:
         """(persons, d) sums of slope (b,) times row over each person's rows, in their order; with the constant feature's."""
@@ -494,7 +507,7 @@ class LinearPass(Pass):
         vectors = adding @ batch.rows
         if not constant:
             return vectors
-        ones = constant * _added(slope, batch.starts, persons)[:, None]
+        ones = constant * added_by_person(slope, batch.starts, persons)[:, None]
         return sp.hstack([vectors, sp.csr_array(ones)], format="csr") if sp.issparse(vectors) else np.hstack([vectors, ones])
 
     def _held(self, slope: Array, bound: float) -> Array:
@@ -516,15 +529,6 @@ def _added_up(first: tuple[Any, ...], second: tuple[Any, ...]) -> Any:
 
 def _exact_added(first: Any, second: Any) -> Any:
     return first[0].joined(second[0]), first[1] + second[1], first[2] + second[2], max(first[3], second[3])
-
-
-def _added(values: Array, starts: NDArray[np.intp], persons: int) -> Array:
-    """(…, persons) sums of (…, b) numbers over each person's rows, in their order."""
-    filled = np.diff(starts) > 0
-    sums = np.zeros((*values.shape[:-1], persons))
-    if filled.any():
-        sums[..., filled] = np.add.reduceat(values, starts[:-1][filled], axis=-1)
-    return sums
 
 
 def _joined(parts: list[Any]) -> Any:

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dperm._family import ours
-from dperm.objectives import RECORD, PrivacyUnit
+from dperm.objectives import RECORD, LocalSteps, PrivacyUnit
 from dperm.objectives.facts import PublicFacts
 from dperm.privacy.events import Relation
 from dperm.torch.data.collation import Ragged, grouped
 from dperm.torch.data.records import NOBODY, TorchRecords
 from dperm.torch.data.units import MeanLoss, MeanOfViews
 from dperm.torch.engine import IsolatedEngine, TorchPass
+from dperm.torch.engine.local_training import LocalUpdates
 from dperm.torch.engine.model_state import Snapshot
 from dperm.torch.engine.ordinary_losses import OrdinaryLosses, hessian_product
 from dperm.torch.independence.inspection import Inspection, refuse_modules
@@ -152,20 +153,34 @@ class ModuleObjective:
             return self._evaluate((take(inputs, one, size), take(targets, one, size)), True).of_nobody()
         return self._evaluate(batch, norms_only)
 
+    def local_updates(self, theta: Tensor, batch: Any, local: LocalSteps) -> TorchPass:
+        """The pass whose vectors are θ − θ', where θ' is what local training on a record's rows leaves, from θ (p,) on; leaves
+        the model at θ. Records are trained on one after the other, each from the same state of the model."""
+        self.flat.put(theta)
+        if theta is not self._at:
+            self._at = theta
+            self.engine.draws.next_step()
+        return self._evaluate(batch, False, LocalUpdates(self.engine, local, self.unit.several_rows))
+
+    def refuse_local(self, local: LocalSteps) -> None:
+        """ValueError for parameters that are sharded: a local model is whole."""
+        if self.flat.sharded:
+            raise ValueError("Expected parameters whole on one device for local training, got sharded ones.")
+
     def evaluate(self, inputs: Any, targets: Any, *, norms_only: bool = False) -> TorchPass:
         """The pass at the model's current parameters. With `norms_only` it has norms and losses, and holds no gradients."""
         self.flat.check()
         self.engine.draws.next_step()
         return self._evaluate((inputs, targets), norms_only)
 
-    def _evaluate(self, batch: Any, norms_only: bool) -> TorchPass:
+    def _evaluate(self, batch: Any, norms_only: bool, each: LocalUpdates | None = None) -> TorchPass:
         if isinstance(batch, Ragged):
             size = batch.size
         else:
             if not self.engine.charged:
                 self.inspection.look(*batch)
             size = size_of(*batch)
-        return self.engine.evaluate(batch, size, norms_only=norms_only, beside=self._tested)
+        return self.engine.evaluate(batch, size, norms_only=norms_only, beside=self._tested, each=each)
 
     def refuse_modules(self) -> None:
         """ValueError where a layer of the model or of the loss cannot be trained privately."""

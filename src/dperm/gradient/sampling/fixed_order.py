@@ -20,6 +20,7 @@ class AtKnownPlaces(InEpochs):
     Noise may be correlated over any number of steps."""
 
     correlates = True
+    grouped = True  # a person joins a batch with all rows, and its vector is as bounded as a record's
 
     @property
     def rate(self) -> float:

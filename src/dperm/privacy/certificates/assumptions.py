@@ -69,12 +69,14 @@ SCHEMA = Assumption(
 ONE_RECORD = Assumption("One person contributes at most one record.", "caller", "stated", "one record")
 
 
-def persons(rows: int, averaged: bool = True) -> list[Assumption]:
-    """Of records that are persons with several rows each, which are `averaged` or count each by itself."""
+def persons(rows: int, averaged: bool = True, trained: bool = False) -> list[Assumption]:
+    """Of records that are persons with several rows each, which are `averaged`, `trained` on one after the other, or count each
+    by itself."""
     apart = "All rows of one person, and of nobody else, carry the same value in the column that tells persons apart."
     used = "Of each person one row is used, chosen by that person's rows alone."
     if rows > 1:
         counted = "and their losses are averaged" if averaged else "and each is drawn and bounded by itself"
+        counted = "and a local model is trained on them" if trained else counted
         used = f"Of each person at most {rows:,} rows are used, chosen by that person's rows alone, {counted}."
     return [
         Assumption(apart, "caller", "stated", "persons"),
@@ -145,6 +147,24 @@ RELEASED_ANCHOR = Assumption(
     "caller",
     "stated",
     "released anchor",
+)
+
+#: of training in rounds, where records are mostly clients
+FEDERATED = (
+    Assumption(
+        "Whoever sums the local updates and adds the noise is trusted (central differential privacy): the server sees each "
+        "client's update.",
+        "caller",
+        "stated: updates are clipped, summed and noised in one place, and nothing leaves it before the noise",
+        "trusted server",
+    ),
+    Assumption(
+        "Which clients take part in which round stays secret from whoever sees the models, where less is charged because clients "
+        "are drawn at random.",
+        "caller",
+        "drawn by dperm from secret randomness, each client by itself, over all clients; neither written nor returned",
+        "secret cohort",
+    ),
 )
 
 #: of records that decide what is kept, and are not charged

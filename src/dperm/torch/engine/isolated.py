@@ -20,11 +20,11 @@ from torch.autograd.graph import disable_saved_tensors_hooks
 from dperm.release import alignment
 from dperm.torch.data.collation import grouped
 from dperm.torch.engine.branches import Branch, BranchesDiffer
-from dperm.torch.engine.gradient_forms import Dense
 from dperm.torch.engine.gradient_pass import Part, TorchPass, nobody
 from dperm.torch.engine.layer_taps import Partial, Tape
 from dperm.torch.engine.model_state import Snapshot
 from dperm.torch.engine.randomness import Draws
+from dperm.torch.engine.record_gradients import add_dense, slopes
 from dperm.torch.engine.tracing import Alone, InStep, OutsideError, RefusedError, Run
 from dperm.torch.engine.whole_batch import Beside
 from dperm.torch.parameters.flat_parameters import FlatParameters
@@ -34,7 +34,7 @@ from dperm.torch.tensors.user_code_errors import in_short
 
 
 @dataclass
-class _Batch:
+class Batch:
     """Records that run together: their numbers in the whole batch, inputs and targets; in a replay their names, too. `by_record`
     says of each tensor whether its first axis counts the records."""
 
@@ -45,7 +45,7 @@ class _Batch:
     names: Sequence[object] | None = None
 
     @classmethod
-    def whole(cls, records: Tensor, inputs: Any, targets: Any, names: Sequence[object] | None) -> _Batch:
+    def whole(cls, records: Tensor, inputs: Any, targets: Any, names: Sequence[object] | None) -> Batch:
         counted = [bool(item.dim()) and item.shape[0] == len(records) for item in tensors((inputs, targets))]
         return cls(records, inputs, targets, counted, names)
 
@@ -53,7 +53,7 @@ class _Batch:
     def size(self) -> int:
         return len(self.records)
 
-    def of(self, places: Tensor) -> _Batch:
+    def of(self, places: Tensor) -> Batch:
         """Those of the records at these places."""
         names = None if self.names is None else [self.names[place] for place in places.tolist()]
         counted = iter(self.by_record)
@@ -62,7 +62,7 @@ class _Batch:
             return item[places.to(item.device)] if next(counted) else item
 
         inputs, targets = map_tensors(chosen, (self.inputs, self.targets))
-        return _Batch(self.records[places], inputs, targets, self.by_record, names)
+        return Batch(self.records[places], inputs, targets, self.by_record, names)
 
 
 class IsolatedEngine:
@@ -88,12 +88,20 @@ class IsolatedEngine:
         self.roots, self.losses, self.flat, self.pool = roots, losses, flat, Pool()
         self.own_tensors = False
 
-    def evaluate(self, batch: Any, size: int, *, norms_only: bool = False, beside: bool = False) -> TorchPass:
+    def evaluate(
+        self,
+        batch: Any,
+        size: int,
+        *,
+        norms_only: bool = False,
+        beside: bool = False,
+        each: Callable[[Evaluation, Batch], None] | None = None,
+    ) -> TorchPass:
         """The pass over `size` records, (inputs, targets) or `Ragged`. The model's state, and the global generators, are as they
         were when it ends. With `beside` records of one shape run in one ordinary batch: that none influences another is the
-        caller's assumption then."""
+        caller's assumption then. `each` makes the parts of records of one shape in another way than by their gradients."""
         kept = self.snapshot()
-        one = _Evaluation(self, kept, norms_only)
+        one = Evaluation(self, kept, norms_only)
         replayed = alignment.current()
         with self.draws.kept(), _without_fast_paths(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "There is a performance drop")  # of torch.vmap, to people who build PyTorch
@@ -102,14 +110,16 @@ class IsolatedEngine:
             try:
                 for records, inputs, targets in grouped(batch, size):
                     names = None if replayed is None else replayed.names_of(inputs) or range(size)
-                    if beside:
-                        one.beside(_Batch.whole(records, inputs, targets, names))
+                    if each is not None:
+                        each(one, Batch.whole(records, padded(inputs), padded(targets), names))
+                    elif beside:
+                        one.beside(Batch.whole(records, inputs, targets, names))
                     else:
-                        one.batch(_Batch.whole(records, padded(inputs), padded(targets), names))
+                        one.batch(Batch.whole(records, padded(inputs), padded(targets), names))
             finally:
                 self.flat.rest()
                 kept.restore()
-        if not self.charged and not beside:
+        if not self.charged and (each is not None or not beside):
             one.refuse_kept()
         return TorchPass(size, one.parts or [nobody(self.flat)], self.flat, one.leases)
 
@@ -167,7 +177,7 @@ def _without_fast_paths() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-class _Evaluation:
+class Evaluation:
     """One evaluation of all records of a batch, in as many runs as it takes."""
 
     def __init__(self, engine: IsolatedEngine, kept: Snapshot, norms_only: bool) -> None:
@@ -178,13 +188,13 @@ class _Evaluation:
         self._fixed = kept.left_out | trained
         self._survivors: list[weakref.ref[Tensor]] = []
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Put back what the last run has changed."""
         if self._begun:
             self._kept.restore()
         self._begun = True
 
-    def batch(self, batch: _Batch) -> None:
+    def batch(self, batch: Batch) -> None:
         """Run all records, on whatever ways they go, in as many runs as there are ways. Once the run is charged, a record that
         fails changes nothing for the others: it is found by halves, and runs by itself."""
         engine, seed = self._engine, self._engine.draws.seed()
@@ -195,7 +205,7 @@ class _Evaluation:
             if engine.one_by_one is not None:
                 self._one_by_one(mine)
                 continue
-            self._begin()
+            self.begin()
             engine.draws.start(seed)
             try:
                 partial = self._in_step(branch, mine, batch.size)
@@ -209,9 +219,9 @@ class _Evaluation:
                 else:
                     self.parts.append(Part(mine.records, partial))
 
-    def beside(self, batch: _Batch) -> None:
+    def beside(self, batch: Batch) -> None:
         """Run all records in one ordinary batch."""
-        self._begin()
+        self.begin()
         try:
             partial = self._in_one_batch(batch)
         except Exception:
@@ -221,8 +231,8 @@ class _Evaluation:
             return
         self.parts.append(Part(batch.records, partial))
 
-    def _in_one_batch(self, batch: _Batch) -> Partial:
-        engine, tape = self._engine, self._tape(batch.size)
+    def _in_one_batch(self, batch: Batch) -> Partial:
+        engine, tape = self._engine, self.tape(batch.size)
         engine.draws.start(engine.draws.seed())
         run = Beside(tape, engine.flat.leaves, Branch(torch.arange(batch.size)), engine.draws, fixed=self._kept.left_out)
         run.mark((batch.inputs, batch.targets))
@@ -232,11 +242,11 @@ class _Evaluation:
         engine.rules |= run.rules
         return self._collected(tape, losses)
 
-    def _one_by_one(self, batch: _Batch) -> None:
+    def _one_by_one(self, batch: Batch) -> None:
         for place in range(batch.size):
             self._alone(batch.of(torch.tensor([place])))
 
-    def _after(self, error: Exception, branch: Branch, mine: _Batch, physical_size: int, seed: int) -> list[Branch]:
+    def _after(self, error: Exception, branch: Branch, mine: Batch, physical_size: int, seed: int) -> list[Branch]:
         """The ways that are left after a run that failed. Before the charge, raises what is wrong with the model itself; else
         tensors that the model makes belong to records from now on, and where that is not it, records run one after the other."""
         engine = self._engine
@@ -262,8 +272,8 @@ class _Evaluation:
         engine.slower(in_short(error))
         return []
 
-    def _in_step(self, branch: Branch, batch: _Batch, physical_size: int) -> Partial:
-        engine, tape = self._engine, self._tape(batch.size)
+    def _in_step(self, branch: Branch, batch: Batch, physical_size: int) -> Partial:
+        engine, tape = self._engine, self.tape(batch.size)
         given = tensors((batch.inputs, batch.targets))
         axes = [0 if counted else None for counted in batch.by_record]
 
@@ -311,13 +321,13 @@ class _Evaluation:
                     setattr(module, name, run.each(buffer))
 
     def _alone(
-        self, batch: _Batch, branch: Branch | None = None, physical_size: int | None = None, seed: int | None = None
+        self, batch: Batch, branch: Branch | None = None, physical_size: int | None = None, seed: int | None = None
     ) -> None:
         """Run one record by itself; with a `branch`, the one on it, which draws what it draws in its physical batch from `seed`.
 
         Once the run is charged an error would be an output: a record that fails contributes zero.
         """
-        self._begin()
+        self.begin()
         engine, flat = self._engine, self._engine.flat
         own = engine.draws.seed() if batch.names is None else engine.draws.seed_of_record(batch.names[0])
         engine.draws.start(own if seed is None else seed, own)
@@ -327,28 +337,34 @@ class _Evaluation:
         except Exception:
             if not engine.charged:
                 raise
-            tape, losses = self._tape(1), torch.zeros(1, dtype=flat.dtype, device=flat.device)
+            tape, losses = self.tape(1), torch.zeros(1, dtype=flat.dtype, device=flat.device)
         with torch.no_grad():
             partial = tape.collected(losses.detach())
         self.parts.append(Part(batch.records, partial))
 
-    def _slopes_alone(self, batch: _Batch, branch: Branch, physical_size: int | None) -> tuple[Tape, Tensor]:
-        tape, flat = self._tape(1), self._engine.flat
+    def _slopes_alone(self, batch: Batch, branch: Branch, physical_size: int | None) -> tuple[Tape, Tensor]:
+        tape = self.tape(1)
+        losses, found = self.slopes_alone(tape, batch, branch, physical_size)
+        add_dense(tape, found)
+        return tape, losses
+
+    def slopes_alone(
+        self, tape: Tape, batch: Batch, branch: Branch, physical_size: int | None = None
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        """The loss (1,) of one record by itself, and its gradient for each trained parameter, None where it does not depend."""
+        flat = self._engine.flat
         with torch.enable_grad():
             run = Alone(physical_size, tape, flat.leaves, branch, self._engine.draws, fixed=self._fixed)
             losses = self._loss(run, batch, [tensor.clone() for tensor in tensors((batch.inputs, batch.targets))])[None]
-            for parameter, slope in zip(flat.leaves, slopes(losses, flat.leaves), strict=True):
-                if slope is not None:
-                    tape.expect([parameter])
-                    tape.add([(parameter, Dense((slope.to_dense() if slope.is_sparse else slope)[None]))])
-        return tape, losses
+            found = slopes(losses, flat.leaves)
+        return losses, [slope.to_dense() if slope is not None and slope.is_sparse else slope for slope in found]
 
-    def _tape(self, size: int) -> Tape:
+    def tape(self, size: int) -> Tape:
         tape = Tape(size, self._engine.flat, self._norms_only, self._engine.pool)
         self.leases.append(tape.scratch)
         return tape
 
-    def _loss(self, run: Run, batch: _Batch, mine: list[Tensor]) -> Tensor:
+    def _loss(self, run: Run, batch: Batch, mine: list[Tensor]) -> Tensor:
         """The loss of one record (), as a batch of which `mine` are the tensors; the list is emptied."""
         run.branch.begin()
         run.watch(mine)
@@ -373,24 +389,3 @@ class _Evaluation:
                 f"Something outside of the model and the loss keeps {left} tensors of records, such as a global list or a "
                 "closure: what it holds would leave the run without noise."
             )
-
-
-def slopes(
-    losses: Tensor, wanted: Sequence[Tensor], weights: Tensor | None = None, *, keep: bool = False
-) -> Sequence[Tensor | None]:
-    """The gradients of Σ weights·losses with respect to each of `wanted`; None for those that the losses do not depend on.
-    With `keep` the graph stays for another call.
-
-    ValueError where the model overwrites what a gradient needs, or has reentrant checkpointing.
-    """
-    if not losses.requires_grad:
-        return [None] * len(wanted)
-    try:
-        weights = torch.ones_like(losses) if weights is None else weights
-        return torch.autograd.grad(losses, wanted, weights, retain_graph=keep, allow_unused=True)
-    except RuntimeError as error:
-        if "inplace operation" in str(error):
-            raise ValueError(f"The model overwrites in place what a gradient needs: {error}") from error
-        if "use_reentrant" in str(error):
-            raise ValueError("Reentrant checkpointing has no gradients of this kind: pass use_reentrant=False.") from error
-        raise

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from dperm.torch.engine.gradient_pass import TorchPass
-from dperm.torch.engine.isolated import IsolatedEngine, slopes
+from dperm.torch.engine.isolated import IsolatedEngine
+from dperm.torch.engine.record_gradients import slopes
 from dperm.torch.engine.tracing import RefusedError
 from dperm.torch.independence.refusals import refusing_shared_calls
 from dperm.torch.parameters.flat_parameters import FlatParameters

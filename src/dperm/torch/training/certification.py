@@ -60,7 +60,7 @@ class Certification:
     def _assumptions(self, like: Policy) -> list[Assumption]:
         objective = self.spec.objective
         rows = objective.unit.max_rows
-        whose = [statements.ONE_RECORD] if rows is None else statements.persons(rows, not like.by_rows)
+        whose = [statements.ONE_RECORD] if rows is None else statements.persons(rows, not like.by_rows, like.trains_on_rows)
         assumptions = [*whose, statements.RECORDS_APART, statements.MASKS, statements.SINGLE_PRECISION]
         if objective.independence is Independence.TESTED:
             assumptions.append(statements.RECORDS_TESTED)

@@ -21,6 +21,7 @@ from dperm.torch.data.records import TorchRecords
 from dperm.torch.ranks import Ranks
 from dperm.torch.ranks.tensor_noise import admit_tails, open_channel
 from dperm.torch.training.certification import Certification
+from dperm.torch.training.preflight import vectors_at_once
 from dperm.torch.training.settings import TrainingSpec
 from dperm.torch.training.training_run import Charged, PrivateRun
 
@@ -215,6 +216,8 @@ class Charging:
         assert self.certificate is not None
         if runs_by_parts(plan):
             records.share = records.share.dealt_out()
+        if plan.holds_vectors and self.spec.settings.physical_batch_size is None:
+            records.physical_batch_size = min(records.physical_batch_size, vectors_at_once(self.spec.objective))
         return PrivateRun.start(
             plan, self.spec.objective, records, channel, self.certificate, charged,
             reserves=self.spec.settings.checkpoint is not None, first=first, observe=self.spec.options.show_private,

@@ -216,10 +216,16 @@ def fitting_batch_size(objective: ModuleObjective, inputs: Any, targets: Any) ->
     """Records at once that leave most of the free memory free; at least 1, at most 4,096, and on a CPU only as many as keep
     each activation below 16 MiB."""
     total, largest = bytes_per_record(objective, inputs, targets)
-    device = objective.flat.device
-    if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-    else:
-        free = min(_CPU_LIMIT, free_memory())
-    fast = _CPU_TENSOR // max(1, largest) if device.type == "cpu" else _CAP
-    return max(1, min(_CAP, fast, int(_SHARE * free / total)))
+    fast = _CPU_TENSOR // max(1, largest) if objective.flat.device.type == "cpu" else _CAP
+    return max(1, min(_CAP, fast, int(_SHARE * _free(objective.flat.device) / total)))
+
+
+def vectors_at_once(objective: ModuleObjective) -> int:
+    """Records at once whose vectors (p,) leave most of the free memory free; at least 1."""
+    flat = objective.flat
+    return max(1, int(_SHARE * _free(flat.device) / (2 * flat.size * flat.dtype.itemsize)))
+
+
+def _free(device: torch.device) -> int:
+    """Bytes of memory that may be thought of as free."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else min(_CPU_LIMIT, free_memory())
