@@ -19,12 +19,13 @@ from torch.autograd.graph import disable_saved_tensors_hooks
 from dperm.release import alignment
 from dperm.torch.data.collation import grouped
 from dperm.torch.engine.branches import Branch, BranchesDiffer
+from dperm.torch.engine.by_record import Alone, InStep
 from dperm.torch.engine.gradient_forms import Dense
 from dperm.torch.engine.gradient_pass import Part, TorchPass, nobody
 from dperm.torch.engine.layer_taps import Partial, Tape
 from dperm.torch.engine.model_state import Snapshot
 from dperm.torch.engine.randomness import Draws
-from dperm.torch.engine.tracing import Alone, InStep, OutsideError, RefusedError, Run
+from dperm.torch.engine.tracing import OutsideError, RefusedError, Run
 from dperm.torch.engine.whole_batch import Beside
 from dperm.torch.parameters.flat_parameters import FlatParameters
 from dperm.torch.tensors.buffers import Leases, Pool

@@ -55,27 +55,27 @@ def _where(run: Run, func: Any, *args: Any, **kwargs: Any) -> Any:
 
 @_special(torch.masked_select, Tensor.masked_select)
 def _masked_select(run: Run, func: Any, input: Tensor, mask: Tensor) -> Any:
-    return func(input, run.agreed(mask))
+    return func(run.owned(input), run.agreed(mask))
 
 
 @_special(torch.repeat_interleave, Tensor.repeat_interleave)
 def _repeat_interleave(run: Run, func: Any, input: Tensor, repeats: Any = None, *args: Any, **kwargs: Any) -> Any:
     if repeats is None:
         return func(run.agreed(input), **kwargs)
-    return func(input, constants(run, repeats), *args, **kwargs)
+    return func(run.owned(input), constants(run, repeats), *args, **kwargs)
 
 
 @_special(Tensor.__getitem__)
 def _getitem(run: Run, func: Any, input: Tensor, index: Any) -> Any:
     """A mask of truths has as many entries as it has."""
-    return func(input, _masks_agreed(run, index)) if _has_mask(index) else NotImplemented
+    return func(run.owned(input), _masks_agreed(run, index)) if _has_mask(index) else NotImplemented
 
 
 @_special(Tensor.__setitem__)
 def _setitem(run: Run, func: Any, input: Tensor, index: Any, value: Any) -> Any:
     if not _has_mask(index) or not isinstance(value, Tensor) or not value.dim():
         return NotImplemented
-    return func(input, _masks_agreed(run, index), value)
+    return func(input, _masks_agreed(run, index), run.owned(value))
 
 
 def _parts(index: Any) -> tuple[Any, ...]:
@@ -108,7 +108,7 @@ def _draw(run: Run, func: Any, *args: Any, **kwargs: Any) -> Any:
 @_special(Tensor.scatter_)
 def _scatter_in_place(run: Run, func: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
     """`torch.vmap` has a rule for it out of place only; without one, it takes record after record."""
-    return input.copy_(input.scatter(*args, **kwargs))
+    return input.copy_(input.scatter(*run.owned(args), **{name: run.owned(value) for name, value in kwargs.items()}))
 
 
 @_special(Tensor.__repr__, Tensor.__format__)

@@ -16,9 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dperm.torch.engine.by_record import Alone
 from dperm.torch.engine.gradient_forms import Block, Dense, Form, Outer
 from dperm.torch.engine.rules.linear import affine
-from dperm.torch.engine.tracing import SPECIAL, Alone, Run, detached, rule_for
+from dperm.torch.engine.tracing import SPECIAL, Run, detached, rule_for
 
 _ASKED = inspect.signature(F.multi_head_attention_forward)
 
@@ -173,7 +174,7 @@ def _dot_product(
             masked = masked.view(len(masked), *[1] * (q.dim() - masked.dim()), *masked.shape[1:])
         return _mixed(run, q, k, v, masked, dropout_p, is_causal, **more)
 
-    return run.together(body, query, key, value, attn_mask)
+    return run.together(body, *map(run.owned, (query, key, value, attn_mask)))
 
 
 SPECIAL[F.scaled_dot_product_attention] = _dot_product

@@ -32,7 +32,7 @@ def addmm(run: Run, bias: Any, input: Tensor, weight: Any, *, beta: float = 1, a
 
 @rule_for(torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm)
 def matmul(run: Run, input: Tensor, weight: Any) -> Any:
-    if not isinstance(weight, nn.Parameter) or weight.dim() != 2 or run.trains(input):
+    if not run.constant(weight) or weight.dim() != 2 or run.trains(input):
         return NotImplemented
     return run.together(lambda x: affine(run, x, weight, None, turned=True), input)
 
