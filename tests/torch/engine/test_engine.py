@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from dperm.torch import ModuleObjective, per_example
 from helpers.oracle import assert_exact, by_autograd, cross_entropy, half_squares
@@ -125,20 +124,6 @@ def test_per_layer_factors() -> None:
     parts = torch.cat([factors[:, :1] * expected[:, :16], factors[:, 1:] * expected[:, 16:]], dim=1)
     assert torch.allclose(found.weighted_sum(factors), parts.sum(0), rtol=1e-10)
     assert torch.allclose(found.group_norms[:, 1], expected[:, 16:].norm(dim=1), rtol=1e-10)
-
-
-@pytest.mark.filterwarnings("ignore:.*one record at a time")
-def test_checkpointed_layers_are_exact() -> None:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second, self.core = nn.Linear(3, 4), nn.Linear(8, 2), nn.GRU(4, 8, batch_first=True)
-
-        def forward(self, x: Tensor) -> Tensor:
-            states: Any = checkpoint(lambda y: self.core(torch.tanh(self.first(y)))[0], x, use_reentrant=False)
-            return self.second(states)
-
-    assert_exact(Model().double(), inputs(SIZE, 5, 3), GOALS, vmapped=False)
 
 
 @pytest.mark.parametrize("mode", [True, False])
@@ -322,20 +307,6 @@ def test_batches_that_do_not_fit() -> None:
         objective.evaluate(inputs(0, 3), GOALS[:0])
     with pytest.raises(TypeError, match="Module"):
         ModuleObjective(lambda x: x, half_squares)
-
-
-@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
-def test_reentrant_checkpointing_is_refused_by_name() -> None:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return checkpoint(self.second, torch.tanh(self.first(x)), use_reentrant=True)
-
-    with pytest.raises(ValueError, match="use_reentrant=False"):
-        ModuleObjective(Model().double(), half_squares).evaluate(inputs(SIZE, 3), GOALS)
 
 
 # What a first check must see, because later nobody would

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dperm.torch.engine.batching import together
+from dperm.torch.engine.checkpoints import run_part
 from dperm.torch.engine.randomness import draws_by_name
-from dperm.torch.engine.tracing import OutsideError, Run, inplace_argument, written_by
+from dperm.torch.engine.tracing import CHECKPOINTING, OutsideError, Run, inplace_argument, written_by
 
 
 class _ByRecord(Run):
@@ -70,9 +71,25 @@ class _ByRecord(Run):
 class InStep(_ByRecord):
     """All records of a physical batch in step, under `torch.vmap`: `record` is any tensor of the record."""
 
+    in_step = True
+
     def __init__(self, record: Tensor, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._record = record
+        self.record = record
+
+    def again(self, record: Tensor, renewed: dict[int, Tensor]) -> InStep:
+        """A run that computes a part of this one again, in which other tensors stand for those of this one."""
+        settings = {"own_tensors": self.own_tensors, "fixed": self._fixed}
+        other = InStep(record, self.physical_size, self.tape, (), self.branch, self.draws, **settings)
+        other._trained, other._renewed = self._trained, renewed
+        known = [tuple(map(other.renewed, pair)) for pair in self.packed.values()]
+        other.packed = {id(sizes): (sizes, lengths) for sizes, lengths in known}
+        return other
+
+    def checkpointed(self, function: Callable[..., Any], *args: Any, **settings: Any) -> Any:
+        """By computing it again on the way back: `use_reentrant` makes no difference, and draws are always the same."""
+        asked = {name: settings.pop(name) for name in CHECKPOINTING if name in settings}
+        return run_part(self, function, asked.get("context_fn"), args, settings)
 
     def together(self, body: Callable[..., Any], *tensors: Tensor | None, **axes: Any) -> Any:
         size = self.tape.size
@@ -80,7 +97,7 @@ class InStep(_ByRecord):
         def whole(*found: tuple[Tensor | None, int | None]) -> Any:
             return body(*(_records_first(numbers, axis, size) for numbers, axis in found))
 
-        return together(whole, self._record, *tensors)
+        return together(whole, self.record, *tensors)
 
     def _special(self, func: Any, args: Any, kwargs: Any) -> Any:
         if any(generator.initial_seed() != seed for generator, seed in self.draws.seeded):  # what is drawn would hang on places
@@ -100,7 +117,7 @@ class InStep(_ByRecord):
             found.append(None if axis is None else numbers.detach().movedim(axis, 0))
             return torch.zeros(self.tape.size)
 
-        together(look, self._record, tensor)
+        together(look, self.record, tensor)
         return found[0]
 
 
@@ -138,7 +155,10 @@ def _see_one_record(func: Any, args: Any, kwargs: Any) -> None:
         raise OutsideError(
             f"The operator {module.removeprefix('torch._ops.')}::{func.__name__} may have a batching rule of its own."
         )
-    if func.__name__ == "custom_function_call" and not args[0].__module__.startswith(("torch.", "dperm.")):
+    owner = args[0].__module__ if func.__name__ == "custom_function_call" else ""
+    if owner == together.__module__:
+        return
+    if owner and not owner.startswith(("torch.", "dperm.")):
         raise OutsideError(f"{args[0].__name__} is a torch.autograd.Function, whose code may see all records.")
     for value in (*args, *kwargs.values()):
         for part in value if type(value) in (tuple, list) else (value,):

@@ -7,7 +7,8 @@ layer's input are freed with the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,11 @@ class Tape:
         self.squares: list[tuple[int, Tensor]] = []
         #: by the identities of their values, which stay theirs as long as the tape does
         self.derived: dict[int, Derived] = {}
+        #: what reads taps of a checkpointed part's first run, in place of their readers: nothing should
+        self.instead: Reader | None = None
+        #: the number of the run of a checkpointed part that computes it again, and in which of them derived values were made
+        self._round = self._rounds = 0
+        self._made_in: dict[Tensor, int] = {}
         self._uses: dict[Tensor, int] = {}
         self._pending: dict[Tensor, list[Form]] = {}
         self.anchor = torch.zeros((), dtype=flat.dtype, device=flat.device, requires_grad=True)
@@ -56,14 +62,34 @@ class Tape:
     def tap(self, output: Tensor, parameters: Iterable[Tensor], reader: Reader, saved: tuple[Tensor, ...]) -> Tensor:
         """`output`, whose gradient will be read; `parameters` are those that the reader will speak of."""
         self.expect(parameters)
+        reader, saved = (reader, saved) if self.instead is None else (self.instead, ())
         return _Tap.apply(output, self.anchor, self, reader, *saved)  # type: ignore[no-any-return]
 
+    def derive(self, derived: Derived) -> None:
+        """Count a function of parameters among them."""
+        self.derived[id(derived.tensor)] = derived
+        self._made_in[derived.tensor] = self._round
+
     def expect(self, parameters: Iterable[Tensor]) -> None:
-        """One more use of each of `parameters` is on its way forward."""
+        """One more use of each of `parameters` is on its way forward. What a part computes again was expected when it first ran,
+        but for what it makes itself."""
         for parameter in parameters:
-            if parameter not in self._uses and id(parameter) in self.derived:
-                self.expect(self.derived[id(parameter)].parameters)
-            self._uses[parameter] = self._uses.get(parameter, 0) + 1
+            if self._made_in.get(parameter, 0) == self._round:
+                if parameter not in self._uses and id(parameter) in self.derived:
+                    self.expect(self.derived[id(parameter)].parameters)
+                self._uses[parameter] = self._uses.get(parameter, 0) + 1
+
+    @contextlib.contextmanager
+    def again(self) -> Iterator[Tensor]:
+        """Within the block a checkpointed part runs again: taps are read, and none is expected twice. Yields the end of its
+        graph, for the graph of its first run has another."""
+        kept = self.anchor, self._round, self.instead
+        self._rounds += 1
+        self.anchor, self._round, self.instead = self.anchor.detach().requires_grad_(), self._rounds, None
+        try:
+            yield self.anchor
+        finally:
+            self.anchor, self._round, self.instead = kept
 
     def add(self, forms: Iterable[tuple[Tensor, Form]]) -> None:
         """Take forms in; a parameter's norm is computed when its last use has arrived."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from dperm.torch.engine.branches import constants
 from dperm.torch.engine.tracing import SPECIAL, RefusedError, Run
@@ -114,6 +114,14 @@ def _scatter_in_place(run: Run, func: Any, input: Tensor, *args: Any, **kwargs: 
 @_special(Tensor.__repr__, Tensor.__format__)
 def _print(run: Run, func: Any, *args: Any, **kwargs: Any) -> Any:
     raise RefusedError("The model prints a tensor, or makes a text of it: raw numbers of records would leave the run.")
+
+
+@_special(Tensor.requires_grad_, Tensor.requires_grad.__set__)  # type: ignore[attr-defined]
+def _ask_for_gradients(run: Run, func: Any, input: Tensor, asked: bool = True) -> Any:
+    """As checkpointed models do with the input of their first part. `torch.vmap` refuses it; taps are read without."""
+    if not run.in_step or isinstance(input, nn.Parameter):
+        return NotImplemented
+    return input
 
 
 @_special(Tensor.register_hook, Tensor.register_post_accumulate_grad_hook)

@@ -11,12 +11,14 @@ autograd's.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
 import inspect
 import traceback
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +31,8 @@ from dperm.torch.engine.derived import Derived, way_back
 from dperm.torch.engine.gradient_forms import Dense
 from dperm.torch.engine.layer_taps import Tape
 from dperm.torch.engine.randomness import Draws, draws_by_name
+from dperm.torch.engine.watch import Watch
+from dperm.torch.tensors.nested import map_tensors, tensors
 from dperm.torch.tensors.user_code_errors import line_of_model
 
 
@@ -45,6 +49,10 @@ def detached(parameter: Tensor | None) -> Any:
     return None if parameter is None else parameter.detach()
 
 
+#: the run that code in this thread is in
+RUNNING: contextvars.ContextVar[Run | None] = contextvars.ContextVar("RUNNING", default=None)
+
+
 class Run(TorchFunctionMode):
     """What a model's and a loss's calls of torch's functions go through, for `tape.size` records.
 
@@ -52,6 +60,8 @@ class Run(TorchFunctionMode):
     `draws` the randomness of the step. `fixed` says where the numbers of tensors are that nobody puts back after the run.
     `copied` collects the parameters of which each record got a copy of its own.
     """
+
+    in_step = False  #: whether `torch.vmap` is there
 
     def __init__(
         self,
@@ -76,6 +86,18 @@ class Run(TorchFunctionMode):
         self.stopped: Exception | None = None
         self._copies: dict[int, Tensor] = {}
         self._made: list[weakref.ref[Tensor]] = []
+        #: of the checkpointed parts that the run is in
+        self._watches: list[Watch] = []
+        #: by identity, what stands for tensors of the run of which this one computes a part again
+        self._renewed: dict[int, Tensor] = {}
+
+    def __enter__(self) -> Run:
+        self._before = RUNNING.set(self)
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        RUNNING.reset(self._before)
+        super().__exit__(*error)
 
     def stop(self, error: Exception) -> Exception | None:
         """What ends the run after a call of a function that failed, whatever the model makes of the error."""
@@ -141,13 +163,48 @@ class Run(TorchFunctionMode):
             return type(value)(self.owned(part, noted=noted) for part in value)
         return value
 
+    # Checkpointed parts
+
+    def checkpointed(self, function: Callable[..., Any], *args: Any, **settings: Any) -> Any:
+        """What `torch.utils.checkpoint.checkpoint` gives: here by running the function, with nothing thrown away."""
+        return function(*args, **{name: value for name, value in settings.items() if name not in CHECKPOINTING})
+
+    @contextlib.contextmanager
+    def apart(self, instead: Callable[..., Any] | None) -> Iterator[Watch]:
+        """Within the block a checkpointed part runs, with copies of parameters of its own, and taps that are read by `instead`
+        where it is given. Yields what is watched."""
+        watch = Watch()
+        copies, self._copies = self._copies, {}
+        before, self.tape.instead = self.tape.instead, instead
+        self._watches.append(watch)
+        try:
+            yield watch
+        finally:
+            self._watches.remove(watch)
+            self._copies, self.tape.instead = copies, before
+
+    def made_apart(self, output: Any) -> None:
+        """What a checkpointed part has given to the run."""
+        self.watch(tensors(output))
+        for watch in self._watches:
+            watch.made(output)
+
+    def renewed(self, tensor: Tensor) -> Tensor:
+        """What stands for a tensor of the run of which this one computes a part again."""
+        return self._renewed.get(id(tensor), tensor)
+
     # Every call
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.stopped is not None:
             raise self.stopped
+        kwargs = kwargs or {}
+        if self._renewed:
+            args, kwargs = map_tensors(self.renewed, (tuple(args), kwargs))
+        for watch in self._watches:
+            watch.see(func, tensors((args, kwargs)))
         try:
-            output = self._called(func, args, kwargs or {})
+            output = self._called(func, args, kwargs)
         except RefusedError as error:
             self.stopped = RefusedError(f"{error}{line_of_model(traceback.extract_stack())}")
             raise self.stopped from error
@@ -158,6 +215,8 @@ class Run(TorchFunctionMode):
             self._made.append(weakref.ref(output))
         elif isinstance(output, (tuple, list)):
             self.watch(part for part in output if isinstance(part, Tensor))
+        for watch in self._watches:
+            watch.made(output)
         return output
 
     def watch(self, made: Iterable[Tensor]) -> None:
@@ -222,7 +281,7 @@ class Run(TorchFunctionMode):
             found |= dict.fromkeys([parameter] if derived is None else derived.parameters)
         for value in _flat(output if isinstance(output, (tuple, list)) else (output,)):
             if isinstance(value, Tensor) and value.requires_grad and not self.trains(value):
-                self.tape.derived[id(value)] = Derived(value, list(found), way_back(func, args, value))
+                self.tape.derive(Derived(value, list(found), way_back(func, args, value)))
         return output
 
     def _is_parameter(self, value: Any) -> bool:
@@ -332,6 +391,9 @@ ENTRYWISE = {
     for word in (*_ARITHMETIC, "subtract", "multiply", "divide", "true_divide")
     for owner, name in ((torch, word), (Tensor, word), (Tensor, f"{word}_"))
 } | {getattr(Tensor, f"__{kind}{word}__") for word in (*_ARITHMETIC[:3], "truediv") for kind in ("", "r", "i")}  # fmt: skip
+
+#: What `torch.utils.checkpoint.checkpoint` is asked, besides the function's own arguments.
+CHECKPOINTING = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
 
 #: They put tensors beside one another.
 PLACING = {torch.cat, torch.concat, torch.concatenate, torch.stack, torch.hstack, torch.vstack}
