@@ -164,7 +164,7 @@ FUNCTIONS: dict[str, Callable[[Net, Any, Tensor], Tensor]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "way"), zip(FUNCTIONS, itertools.cycle(WAYS), strict=False))
+@pytest.mark.parametrize(("name", "way"), list(zip(FUNCTIONS, itertools.cycle(WAYS))))
 def test_parts_of_all_kinds(name: str, way: str) -> None:
     model, plain = (Net(FUNCTIONS[name], checkpointed, WAYS[way]).double() for checkpointed in (True, False))
     assert_same(model, plain, inputs(SIZE, 5, 3), targets())
