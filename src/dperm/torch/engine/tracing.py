@@ -229,6 +229,12 @@ class Run(TorchFunctionMode):
                 "The model draws from a generator of its own, whose numbers records share: draw from torch's global generator, "
                 "without generator=."
             )
+        if getattr(func, "__module__", None) == "torch._ops.quantized" and any(each.requires_grad for each in tensors(args)):
+            raise RefusedError(
+                f"The operator quantized::{func.__name__} has no gradient: what is trained before it would stay as it is. Keep "
+                "weights of frozen layers in int8 and multiply them by their scales in forward, or quantise only what comes "
+                "before all that is trained."
+            )
         self._refuse_write(func, written_by(func, args, kwargs))
         for name in ("out", "running_mean", "running_var"):
             self._refuse_write(func, kwargs.get(name))
