@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -128,6 +129,44 @@ def test_parameters_of_any_shape_are_broadcast(shape: tuple[int, ...], size: int
 
     model = Holds(use, shape).double()
     assert not assert_exact(model, inputs(size, 3, 4), targets(size), vmapped=False).copied
+
+
+# In one ordinary batch, as where parameters are sharded
+
+
+def assert_exact_beside(model: nn.Module, x: Tensor, y: Tensor, loss: Any = half_squares) -> None:
+    expected = by_autograd(model, loss, x, y, len(y))
+    found = ModuleObjective(model, loss, independence="tested").evaluate(x, y)
+    factors = torch.linspace(0.1, 1.0, len(y), dtype=torch.float64)
+    assert torch.allclose(found.norms, expected.norm(dim=1), rtol=1e-9)
+    assert torch.allclose(found.weighted_sum(factors), factors @ expected, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_functions_of_parameters_in_one_batch(size: int) -> None:
+    for name, function in FUNCTIONS.items():
+        model = Holds(function, (4,)).double()
+        if name == "written into":
+            with pytest.raises(ValueError, match="no record can have a copy of a parameter that is sharded"):
+                assert_exact_beside(model, inputs(size, 3, 4), targets(size))
+        else:
+            assert_exact_beside(model, inputs(size, 3, 4), targets(size))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (3, 1), (1, 3, 4), (1, 1, 4)])
+def test_parameters_of_any_shape_are_broadcast_in_one_batch(shape: tuple[int, ...]) -> None:
+    assert_exact_beside(Holds(lambda holder, x: holder.p * x - holder.q, shape).double(), inputs(3, 3, 4), targets(3))
+
+
+def test_a_row_for_each_place_in_the_batch_is_refused() -> None:
+    with pytest.raises(ValueError, match="depends on its place in the batch"):
+        assert_exact_beside(Holds(lambda holder, x: holder.p * x, (3, 3, 4)).double(), inputs(3, 3, 4), targets(3))
+
+
+@pytest.mark.parametrize("family", ["GPT-2", "Llama, tied", "Qwen 3", "Gemma 3", "Phi", "OLMo 2"])
+def test_families_in_one_batch(family: str) -> None:
+    numbers = words(SIZE)
+    assert_exact_beside(made(FAMILIES[family]).double(), numbers, numbers, next_words)
 
 
 def test_huge_and_tiny_numbers_and_half_precision_never_understate_norms() -> None:
