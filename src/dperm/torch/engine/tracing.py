@@ -135,6 +135,10 @@ class Run(TorchFunctionMode):
         """Whether all are parameters, functions of trained ones, or None: the same for every record."""
         return all(tensor is None or isinstance(tensor, nn.Parameter) or self.trains(tensor) for tensor in tensors)
 
+    def common(self, tensor: Tensor) -> bool:
+        """Whether it belongs to no record, and depends on nothing that is trained: a buffer, or a tensor that the model makes."""
+        return not tensor.requires_grad and self.rows(tensor) is None
+
     def agreed(self, tensor: Tensor) -> Tensor:
         """The numbers of a tensor as a constant. Raises `BranchesDiffer` where the records of this run do not agree on them."""
         return self.branch.agreed(tensor, self.rows)
