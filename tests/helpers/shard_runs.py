@@ -24,7 +24,8 @@ from dperm.torch import AdamBC, ModuleObjective, PrivateTrainer, TorchRecords
 from dperm.torch.parameters.fully_sharded import ShardedParameters
 from dperm.torch.ranks import Ranks, ShardSource
 from dperm.torch.ranks.rank_share import share_of
-from helpers import rank_runs
+from helpers import language_models, rank_runs
+from helpers.language_models import FAMILIES, ImageModel, LanguageModel
 from helpers.oracle import cross_entropy
 from helpers.rank_runs import N, Seen, correlated, noises, of_rank, plan_of, records
 
@@ -56,7 +57,7 @@ def spread(model: nn.Module, **how: Any) -> nn.Module:
     if (ranks := Ranks.here()).size > 1:
         mesh = init_device_mesh("cpu", (ranks.size,))
         for part in model.modules():
-            if isinstance(part, Block):
+            if isinstance(part, (Block, language_models.Block)):
                 fully_shard(part, mesh=mesh, **how)
         fully_shard(model, mesh=mesh, **how)
     return model
@@ -128,6 +129,37 @@ class Words(nn.Module):
         return self.head(self.table((3 * x.abs()).long().clamp(max=6)).sum(1))
 
 
+class Reading(nn.Module):
+    """A language model of made words."""
+
+    def __init__(self, family: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.language = LanguageModel(FAMILIES[family])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.language((3 * x.abs()).long().clamp(max=12))[:, :, :2].mean(1)
+
+
+class Seeing(nn.Module):
+    """A vision transformer on made images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.image = ImageModel()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.image(torch.cat([x, x, x[:, :4]], 1).view(-1, 1, 4, 4))[:, :2]
+
+
+def proved_alone(make: Callable[[], nn.Module]) -> dict[str, Any]:
+    """Parameters on several ranks, and in one process the engine in which no record can see another."""
+    model = spread(make())
+    known = {"independence": "tested"} if Ranks.here().size > 1 else {}
+    return {**rank_runs.trained(model=model, epochs=0.5, **known), "theta": whole(model)}
+
+
 def token() -> dict[str, Any]:
     model = spread(WithToken())
     return {**trained(model=model), "theta": whole(model)}
@@ -157,6 +189,8 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "continued": continued,
     "padding": padding,
     "token": token,
+    **{family: partial(proved_alone, partial(Reading, family)) for family in ("Llama, tied", "Gemma", "Phi", "OLMo 2")},
+    "vision transformer": partial(proved_alone, Seeing),
     "persons": partial(run, max_rows_per_unit=2, public_size=N // 3, fit={"groups": np.arange(N) // 3}),
 }
 
@@ -181,7 +215,7 @@ class Scale(nn.Module):
         self.factors = nn.Parameter(torch.ones(rank_runs.D))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * self.factors
+        return torch.addcmul(x, x, self.factors)
 
 
 class Average(nn.Module):

@@ -187,7 +187,7 @@ def test_functions_whose_names_only_look_like_draws_draw_nothing() -> None:
 
 @pytest.mark.filterwarnings("ignore:The model runs one record at a time")
 def test_what_draws_unseen_is_not_hidden_by_what_draws_after_it() -> None:
-    """Attention whose weights are computed draws within one function of torch; the dropout after it starts from its own seed."""
+    """Attention by weights that depend on the record draws unseen; the dropout after it starts from its own seed."""
 
     class Attending(nn.Module):
         def __init__(self) -> None:
@@ -201,8 +201,8 @@ def test_what_draws_unseen_is_not_hidden_by_what_draws_after_it() -> None:
         def forward(self, x: Tensor) -> Tensor:
             inner = self.attention
             h, _ = F.multi_head_attention_forward(
-                x[:, None], x[:, None], x[:, None], 4, 2, inner.in_proj_weight + self.extra, inner.in_proj_bias, None, None,
-                False, inner.dropout, inner.out_proj.weight * 1.0, inner.out_proj.bias,
+                x[:, None], x[:, None], x[:, None], 4, 2, inner.in_proj_weight + self.extra * x.mean(), inner.in_proj_bias,
+                None, None, False, inner.dropout, inner.out_proj.weight * 1.0, inner.out_proj.bias,
             )  # fmt: skip
             return self.head(F.dropout(h[:, 0], 0.5))
 

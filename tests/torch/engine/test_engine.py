@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.ao.quantization import quantize_dynamic
 
 from dperm.torch import ModuleObjective, per_example
+from helpers.language_models import Adapted
 from helpers.oracle import assert_exact, by_autograd, cross_entropy, half_squares
 
 SIZE = 4
@@ -125,20 +126,6 @@ def test_per_layer_factors() -> None:
     parts = torch.cat([factors[:, :1] * expected[:, :16], factors[:, 1:] * expected[:, 16:]], dim=1)
     assert torch.allclose(found.weighted_sum(factors), parts.sum(0), rtol=1e-10)
     assert torch.allclose(found.group_norms[:, 1], expected[:, 16:].norm(dim=1), rtol=1e-10)
-
-
-@pytest.mark.filterwarnings("ignore:.*one record at a time")
-def test_checkpointed_layers_are_exact() -> None:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second, self.core = nn.Linear(3, 4), nn.Linear(8, 2), nn.GRU(4, 8, batch_first=True)
-
-        def forward(self, x: Tensor) -> Tensor:
-            states: Any = checkpoint(lambda y: self.core(torch.tanh(self.first(y)))[0], x, use_reentrant=False)
-            return self.second(states)
-
-    assert_exact(Model().double(), inputs(SIZE, 5, 3), GOALS, vmapped=False)
 
 
 @pytest.mark.parametrize("mode", [True, False])
@@ -322,20 +309,6 @@ def test_batches_that_do_not_fit() -> None:
         objective.evaluate(inputs(0, 3), GOALS[:0])
     with pytest.raises(TypeError, match="Module"):
         ModuleObjective(lambda x: x, half_squares)
-
-
-@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
-def test_reentrant_checkpointing_is_refused_by_name() -> None:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return checkpoint(self.second, torch.tanh(self.first(x)), use_reentrant=True)
-
-    with pytest.raises(ValueError, match="use_reentrant=False"):
-        ModuleObjective(Model().double(), half_squares).evaluate(inputs(SIZE, 3), GOALS)
 
 
 # What a first check must see, because later nobody would
@@ -611,3 +584,52 @@ def test_no_term_of_a_sum_is_longer_than_its_bound(by_group: bool, bound: float)
     assert torch.allclose(found.weighted_sum(factors, bound), expected.sum(0), rtol=1e-9)
     with pytest.raises(ValueError, match="keeps no gradients"):
         objective.evaluate(inputs(SIZE, 3), GOALS, norms_only=True).weighted_sum(factors)
+
+
+# Frozen parts in few bits
+
+
+class Int8(nn.Module):
+    """A frozen linear layer whose weights are integers, with a scale for each row."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        weight = base.weight.detach()
+        scales = weight.abs().amax(1, keepdim=True) / 127
+        self.register_buffer("weight", (weight / scales).round().to(torch.int8))
+        self.register_buffer("scales", scales)
+        self.register_buffer("bias", base.bias.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight.to(x.dtype) * self.scales, self.bias)
+
+
+def test_adapters_of_a_frozen_model_in_int8() -> None:
+    layers = [Adapted(nn.Linear(6, 8)), nn.Tanh(), Adapted(nn.Linear(8, 3))]
+    for layer in layers[::2]:
+        layer.base = Int8(layer.base)
+    model = nn.Sequential(*layers).double()
+    objective = assert_exact(model, inputs(SIZE, 5, 6), GOALS)
+    assert objective.one_by_one is None and not objective.copied
+
+
+class Quantised(nn.Module):
+    """A frozen linear layer that runs in int8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        weight = torch.quantize_per_tensor(torch.ones(3, 6), 0.1, 0, torch.qint8)
+        self.packed = torch.ops.quantized.linear_prepack(weight, None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.quantized.linear_dynamic(x, self.packed)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*deprecated", "ignore:.*quantiz")
+def test_layers_that_run_in_few_bits_are_refused_by_name() -> None:
+    x = inputs(SIZE, 6).float()
+    dynamic = quantize_dynamic(nn.Sequential(nn.Linear(6, 8), nn.Tanh()), {nn.Linear}, dtype=torch.qint8)
+    with pytest.raises(ValueError, match=r"0\.0 \(Linear\) cannot be trained privately: it takes the range of its input"):
+        ModuleObjective(nn.Sequential(dynamic, nn.Linear(8, 2)), half_squares)
+    with pytest.raises(ValueError, match="quantized::linear_dynamic has no gradient: what is trained before it"):
+        ModuleObjective(nn.Sequential(nn.Linear(6, 6), Quantised()), half_squares).evaluate(x, GOALS.float())

@@ -354,7 +354,7 @@ class Scale(nn.Module):
         self.power = nn.Parameter(torch.tensor(0.3))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * self.by + torch.tanh(x) * self.by.square() * self.power
+        return torch.addcmul(x * self.by, torch.tanh(x), self.by.square() * self.power)
 
 
 def test_an_unknown_leaf_runs_under_vmap() -> None:
@@ -373,7 +373,7 @@ def test_a_subclass_with_its_own_forward_is_another_layer() -> None:
             return super().forward(input) + input @ self.down.T @ self.up.T
 
     model = nn.Sequential(Adapted(), nn.Tanh(), nn.Linear(4, 2)).double()
-    assert assert_exact(model, inputs(SIZE, 3), targets()).copied == ("0.down", "0.up")
+    assert not assert_exact(model, inputs(SIZE, 3), targets()).copied
 
 
 class Tokens(nn.Module):
@@ -389,22 +389,21 @@ class Tokens(nn.Module):
         return self.mix(torch.cat([self.start.expand(len(x), -1, -1), x], 1) + self.place).mean(1)
 
 
-def test_parameters_with_a_leading_one_get_a_copy_per_record() -> None:
+def test_parameters_with_a_leading_one_are_placed_and_added() -> None:
     model = nn.Sequential(Tokens((1, 6, 3)), nn.Linear(3, 2)).double()
     objective = assert_exact(model, inputs(SIZE, 5, 3), targets(), vmapped=False)
-    assert objective.copied == ("0.start", "0.place") and list(vars(model[0])) == list(vars(Tokens((1, 6, 3))))
+    assert not objective.copied and list(vars(model[0])) == list(vars(Tokens((1, 6, 3))))
 
 
-def test_other_parameters_of_a_module_with_children_get_a_copy_per_record() -> None:
+def test_other_parameters_of_a_module_with_children_are_placed_and_added() -> None:
     model = nn.Sequential(Tokens((6, 3)), nn.Linear(3, 2)).double()
-    assert assert_exact(model, inputs(SIZE, 5, 3), targets(), vmapped=False).copied == ("0.start", "0.place")
+    assert not assert_exact(model, inputs(SIZE, 5, 3), targets(), vmapped=False).copied
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # of vmap, about this one operation
-def test_parametrised_layers_run_under_vmap() -> None:
+def test_parametrised_layers_are_computed_once_for_all_records() -> None:
     layer = nn.utils.parametrizations.weight_norm(nn.Linear(3, 4))
     model = nn.Sequential(layer, nn.Tanh(), nn.Linear(4, 2)).double()
-    assert assert_exact(model, inputs(SIZE, 3), targets(), vmapped=False).copied[0] == "0.bias"
+    assert not assert_exact(model, inputs(SIZE, 3), targets(), vmapped=False).copied
 
 
 class Tied(nn.Module):
@@ -438,7 +437,7 @@ def test_tied_weights_and_layers_used_twice_add_up_before_the_norm() -> None:
 def test_a_parameter_used_outside_its_module_is_seen_there() -> None:
     generator = torch.Generator().manual_seed(3)
     x, goals = (torch.randint(0, 7, (SIZE, 6), generator=generator) for _ in range(2))
-    assert assert_exact(Tied(True).double(), x, goals, token_loss, vmapped=False).copied == ("table.weight",)
+    assert not assert_exact(Tied(True).double(), x, goals, token_loss, vmapped=False).copied
 
 
 def test_positions_looked_up_once_for_all_records() -> None:

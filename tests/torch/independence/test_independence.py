@@ -14,7 +14,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from dperm.release.alignment import aligned
@@ -605,27 +604,6 @@ def test_transformers_with_padding_run_in_step_in_both_modes(training: bool) -> 
     x[:, -2:] = 0.0
     objective.evaluate(x, torch.randn(N))
     assert objective.one_by_one is None
-
-
-@pytest.mark.filterwarnings("ignore:The model runs one record at a time")
-def test_checkpointed_layers_train_without_a_word_of_how_many_at_once() -> None:
-    class Saving(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.enter, self.leave = nn.Linear(WIDTH, 8), nn.Linear(8, 1)
-
-        def attend(self, h: Tensor) -> Tensor:
-            return F.scaled_dot_product_attention(h[:, None], h[:, None], h[:, None])[:, 0]
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.leave(checkpoint(self.attend, self.enter(x), use_reentrant=False))
-
-    model = Saving()
-    trainer = PrivateTrainer(
-        model, squared, torch.optim.SGD(model.parameters(), lr=0.1), epsilon=8.0, delta=1e-3, epochs=1, public_size=60,
-        expected_batch_size=20,
-    )  # fmt: skip
-    trainer.fit((torch.randn(60, WIDTH), torch.randn(60)))
 
 
 def test_parameters_that_no_loss_depends_on_are_named() -> None:

@@ -15,7 +15,7 @@ from dperm.release import SpendLog
 from helpers.rank_runs import launched
 from helpers.shard_runs import ERRORS, SCENARIOS, seen
 
-_FEW = ("in parts", "continued", "padding", "token")
+_FEW = ("in parts", "continued", "padding", "token", "Llama, tied", "Gemma", "vision transformer")
 
 
 def _launched(folder: Path, works: Any, ranks: int = 2) -> list[dict[str, Any]]:
@@ -42,7 +42,7 @@ _SAID = {
     "adaptive": "Expected a plan that treats each number of a gradient by itself",
     "smoothed": "Expected a plan that treats each number of a gradient by itself",
     "importance": "proportion to clipped norms",
-    "no rule": "mul has no rule, and no record can have a copy of a parameter that is sharded.",
+    "no rule": "addcmul has no rule, and no record can have a copy of a parameter that is sharded.",
     "cut by rows": "Per-example gradients do not agree",
     "narrow": "leave mp_policy and offload_policy out, and use autocast",
     "on a grid": "by one mesh",

@@ -35,6 +35,15 @@ class Branch:
         """Before each run: the first read comes first again."""
         self._asked, self.path = 0, b""
 
+    @property
+    def place(self) -> tuple[int, bytes]:
+        """How many numbers the run has read, and which way it has taken."""
+        return self._asked, self.path
+
+    @place.setter
+    def place(self, place: tuple[int, bytes]) -> None:
+        self._asked, self.path = place
+
     def parted(self, groups: Tensor) -> list[Branch]:
         """One branch for each group of the records, all as far as this one came."""
         return [Branch(self.records[groups == group], self.answers) for group in range(int(groups.max()) + 1)]

@@ -104,7 +104,7 @@ class Outer(Form):
         t, m, n = self._sizes
         if t == 1:  # one factor may be tiny where the other is huge: their squares would underflow in single precision
             return (row_lengths(self.left.flatten(1)) * row_lengths(self.right.flatten(1))).square().to(self.left.dtype)
-        ghost = t * (m + n) < m * n
+        ghost = (2 if _needs_double(self.left, self.right) else 1) * t * (m + n) < m * n
         parts: list[Tensor] = []
         for part in record_chunks(len(self.left), 2 * t * t if ghost else m * n, self.left):
             left, right = self.left[part], self.right[part]
@@ -130,7 +130,7 @@ class Outer(Form):
 
     def settled(self, scratch: Scratch) -> Form:
         t, m, n = self._sizes
-        if t == 1 or m * n > t * (m + n):
+        if t == 1 or m * n > 2 * t * (m + n):  # up to twice the memory, for a third of the operations
             return self
         values = scratch((len(self.left), m, n), self.left)
         squares: list[Tensor] = []
@@ -329,6 +329,8 @@ def squared_lengths(values: Tensor) -> Tensor:
 
 def row_lengths(values: Tensor) -> Tensor:
     """(…,) lengths of values (…, n), in double precision, whatever their size."""
+    if values.dtype != torch.float64:  # squares of single precision neither overflow nor underflow in double
+        return squared_lengths(values.double()).sqrt()
     scaled, sizes = _scaled(values)
     return squared_lengths(scaled).sqrt() * sizes
 
@@ -350,23 +352,32 @@ def ghost_squares(left: Tensor, right: Tensor, right_gram: Callable[[Tensor], Te
     Or for positions whose inner products `right_gram` (b, T, T) gives: sums of entries of `gram(right)`, of single precision.
     """
     dtype, narrow = left.dtype, left.dtype != torch.float64
-    # where gradients of positions are at right angles, the square of their lengths' sum is T times the result
-    if narrow and 2 * (_error(left) + _error(right)) * left.shape[1] > _RAISED:
-        left, right, narrow = left.double(), right.double(), False
+    if _needs_double(left, right):
+        squares, rounding, lengths = _squares(left.double(), right.double(), right_gram, scaled=False)
+        return ((squares + rounding).sqrt() + reordering(left.shape[1], dtype) * lengths).square().to(dtype)
     squares, rounding, lengths = _squares(left, right, right_gram)
     doubtful = rounding > _RAISED * squares
     if narrow and bool(doubtful.any()):
-        again = _squares(left[doubtful].double(), right[doubtful].double(), right_gram)
+        again = _squares(left[doubtful].double(), right[doubtful].double(), right_gram, scaled=False)
         squares[doubtful], rounding[doubtful], lengths[doubtful] = again
     # a sum over records adds up in the factors' own precision, in another order
     return ((squares + rounding).sqrt() + reordering(left.shape[1], dtype) * lengths).square().to(dtype)
 
 
-def _squares(left: Tensor, right: Tensor, right_gram: Callable[[Tensor], Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Squared norms in double precision, what rounding may have taken from them, and the sums of the terms' lengths."""
-    lefts, weights = _inner_products(left)
+def _needs_double(left: Tensor, right: Tensor) -> bool:
+    """Whether single precision says too little of ghost norms where gradients of positions are at right angles: the square of
+    their lengths' sum is T times the result then."""
+    return left.dtype != torch.float64 and 2 * (_error(left) + _error(right)) * left.shape[1] > _RAISED
+
+
+def _squares(
+    left: Tensor, right: Tensor, right_gram: Callable[[Tensor], Tensor] | None, *, scaled: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Squared norms in double precision, what rounding may have taken from them, and the sums of the terms' lengths. What was of
+    single precision need not be `scaled`: in double its products neither overflow nor underflow."""
+    lefts, weights = _inner_products(left, scaled=scaled)
     if right_gram is None:  # sizes of both factors together: one may be tiny where the other is huge
-        rights, sizes = _inner_products(right)
+        rights, sizes = _inner_products(right, scaled=scaled)
         weights = weights * sizes
     else:
         rights = right_gram(right)
@@ -376,8 +387,10 @@ def _squares(left: Tensor, right: Tensor, right_gram: Callable[[Tensor], Tensor]
     return terms.sum((1, 2)).clamp(min=0), (1.01 * (_error(left) + _error(right)) + summed) * lengths.square(), lengths
 
 
-def _inner_products(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Inner products of rows brought to size 1, (b, T, T), and the sizes (b, T): both in double precision."""
+def _inner_products(rows: Tensor, *, scaled: bool = True) -> tuple[Tensor, Tensor]:
+    """Inner products of rows brought to size 1 where they are `scaled`, (b, T, T), and the sizes (b, T): both in double."""
+    if not scaled:
+        return rows @ rows.mT, rows.new_ones(rows.shape[:2])
     rows, sizes = _scaled(rows)
     if rows.dtype == torch.float64 or rows.shape[2] <= _TERMS:
         return (rows @ rows.mT).double(), sizes

@@ -20,12 +20,14 @@ from torch.autograd.graph import disable_saved_tensors_hooks
 from dperm.release import alignment
 from dperm.torch.data.collation import grouped
 from dperm.torch.engine.branches import Branch, BranchesDiffer
+from dperm.torch.engine.by_record import Alone, InStep
+from dperm.torch.engine.checkpoints import in_runs
 from dperm.torch.engine.gradient_pass import Part, TorchPass, nobody
 from dperm.torch.engine.layer_taps import Partial, Tape
 from dperm.torch.engine.model_state import Snapshot
 from dperm.torch.engine.randomness import Draws
 from dperm.torch.engine.record_gradients import add_dense, slopes
-from dperm.torch.engine.tracing import Alone, InStep, OutsideError, RefusedError, Run
+from dperm.torch.engine.tracing import OutsideError, RefusedError, Run
 from dperm.torch.engine.whole_batch import Beside
 from dperm.torch.parameters.flat_parameters import FlatParameters
 from dperm.torch.tensors.buffers import Leases, Pool
@@ -103,7 +105,7 @@ class IsolatedEngine:
         kept = self.snapshot()
         one = Evaluation(self, kept, norms_only)
         replayed = alignment.current()
-        with self.draws.kept(), _without_fast_paths(), warnings.catch_warnings():
+        with self.draws.kept(), _without_fast_paths(), in_runs(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "There is a performance drop")  # of torch.vmap, to people who build PyTorch
             if self.charged:  # what a record makes the model say would be an output
                 warnings.simplefilter("ignore")
@@ -132,13 +134,16 @@ class IsolatedEngine:
     def model(self) -> nn.Module:
         return self.roots[0]
 
-    def watching(self) -> contextlib.AbstractContextManager[Any]:
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
         """Within the block a batch runs as it is, but what is refused in a run of records is refused."""
         if self.flat.sharded:
-            return contextlib.nullcontext()
+            yield
+            return
         fixed = self.snapshot().left_out | {leaf.untyped_storage().data_ptr() for leaf in self.flat.leaves}
         tape = Tape(1, self.flat, True, self.pool)
-        return Alone(None, tape, self.flat.leaves, Branch(torch.arange(1)), self.draws, fixed=fixed)
+        with in_runs(), Alone(None, tape, self.flat.leaves, Branch(torch.arange(1)), self.draws, fixed=fixed):
+            yield
 
     @contextlib.contextmanager
     def paid_for(self, secret: bool) -> Iterator[None]:

@@ -7,19 +7,21 @@ layer's input are freed with the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dperm.torch.engine.derived import Derived
 from dperm.torch.engine.gradient_forms import Form, total
 from dperm.torch.parameters.flat_parameters import FlatParameters
 from dperm.torch.tensors.buffers import Pool
 
-#: (output gradient, *saved) → (parameter, form) pairs
-Reader = Callable[..., Iterable[tuple[nn.Parameter, Form]]]
+#: (output gradient, *saved) → pairs of a parameter, or of what is derived from parameters, and a form
+Reader = Callable[..., Iterable[tuple[Any, Form]]]
 
 
 @dataclass(frozen=True)
@@ -46,21 +48,50 @@ class Tape:
         self.norms_only = norms_only
         self.forms: dict[nn.Parameter, Form] = {}
         self.squares: list[tuple[int, Tensor]] = []
-        self._uses: dict[nn.Parameter, int] = {}
-        self._pending: dict[nn.Parameter, list[Form]] = {}
+        #: by the identities of their values, which stay theirs as long as the tape does
+        self.derived: dict[int, Derived] = {}
+        #: what reads taps of a checkpointed part's first run, in place of their readers: nothing should
+        self.instead: Reader | None = None
+        #: the number of the run of a checkpointed part that computes it again, and in which of them derived values were made
+        self._round = self._rounds = 0
+        self._made_in: dict[Tensor, int] = {}
+        self._uses: dict[Tensor, int] = {}
+        self._pending: dict[Tensor, list[Form]] = {}
         self.anchor = torch.zeros((), dtype=flat.dtype, device=flat.device, requires_grad=True)
 
-    def tap(self, output: Tensor, parameters: Iterable[nn.Parameter], reader: Reader, saved: tuple[Tensor, ...]) -> Tensor:
+    def tap(self, output: Tensor, parameters: Iterable[Tensor], reader: Reader, saved: tuple[Tensor, ...]) -> Tensor:
         """`output`, whose gradient will be read; `parameters` are those that the reader will speak of."""
         self.expect(parameters)
+        reader, saved = (reader, saved) if self.instead is None else (self.instead, ())
         return _Tap.apply(output, self.anchor, self, reader, *saved)  # type: ignore[no-any-return]
 
-    def expect(self, parameters: Iterable[nn.Parameter]) -> None:
-        """One more use of each of `parameters` is on its way forward."""
-        for parameter in parameters:
-            self._uses[parameter] = self._uses.get(parameter, 0) + 1
+    def derive(self, derived: Derived) -> None:
+        """Count a function of parameters among them."""
+        self.derived[id(derived.tensor)] = derived
+        self._made_in[derived.tensor] = self._round
 
-    def add(self, forms: Iterable[tuple[nn.Parameter, Form]]) -> None:
+    def expect(self, parameters: Iterable[Tensor]) -> None:
+        """One more use of each of `parameters` is on its way forward. What a part computes again was expected when it first ran,
+        but for what it makes itself."""
+        for parameter in parameters:
+            if self._made_in.get(parameter, 0) == self._round:
+                if parameter not in self._uses and id(parameter) in self.derived:
+                    self.expect(self.derived[id(parameter)].parameters)
+                self._uses[parameter] = self._uses.get(parameter, 0) + 1
+
+    @contextlib.contextmanager
+    def again(self) -> Iterator[Tensor]:
+        """Within the block a checkpointed part runs again: taps are read, and none is expected twice. Yields the end of its
+        graph, for the graph of its first run has another."""
+        kept = self.anchor, self._round, self.instead
+        self._rounds += 1
+        self.anchor, self._round, self.instead = self.anchor.detach().requires_grad_(), self._rounds, None
+        try:
+            yield self.anchor
+        finally:
+            self.anchor, self._round, self.instead = kept
+
+    def add(self, forms: Iterable[tuple[Tensor, Form]]) -> None:
         """Take forms in; a parameter's norm is computed when its last use has arrived."""
         for parameter, form in forms:
             pending = self._pending.setdefault(parameter, [])
@@ -70,9 +101,10 @@ class Tape:
 
     def collected(self, losses: Tensor) -> Partial:
         """What the run has left, once its backward has run: uses that no loss depends on have come to nothing."""
-        for parameter, pending in self._pending.items():
-            self._finish(parameter, pending)
-        self._pending.clear()
+        for parameter in [parameter for parameter in self._pending if id(parameter) in self.derived]:
+            self._finish(parameter, self._pending.pop(parameter))
+        for parameter in list(self._pending):
+            self._finish(parameter, self._pending.pop(parameter))
         squares = torch.zeros(self.size, len(self.flat.groups), dtype=torch.float64, device=losses.device)
         for group, values in self.squares:
             squares[:, group] += values
@@ -87,8 +119,11 @@ class Tape:
         forms = [] if self.norms_only else [self.forms.get(parameter) for parameter in self.flat.leaves]
         return Partial(losses, squares, forms)
 
-    def _finish(self, parameter: nn.Parameter, pending: list[Form]) -> None:
+    def _finish(self, parameter: Any, pending: list[Form]) -> None:
         form = total(pending)
+        if (derived := self.derived.get(id(parameter))) is not None:
+            self.add(derived.taken_back(form))
+            return
         if self.norms_only:
             lease = self._pool.lease()  # of its own: used again by the next parameter
             settled = form.settled(lease)

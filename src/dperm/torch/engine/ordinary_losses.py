@@ -50,7 +50,10 @@ class OrdinaryLosses:
 
     @contextlib.contextmanager
     def in_full_precision(self) -> Iterator[None]:
-        narrow, self.autocast = self.autocast, None
+        """Within the block without autocast, but for a model with a part in half precision, which may not run without."""
+        narrow = self.autocast
+        if not any(each.dtype in (torch.float16, torch.bfloat16) for each in self.model.parameters()):
+            self.autocast = None
         try:
             yield
         finally:

@@ -125,6 +125,16 @@ class Draws:
         return map_tensors(lambda item: item[places.to(item.device)], made)
 
     @property
+    def place(self) -> tuple[int, Tensor]:
+        """How far the run has come in its draws."""
+        return self._count, self.of_step.get_state()
+
+    @place.setter
+    def place(self, place: tuple[int, Tensor]) -> None:
+        self._count = place[0]
+        self.of_step.set_state(place[1])
+
+    @property
     def _generators(self) -> list[torch.Generator]:
         """The global ones of torch that a model on this device draws from."""
         if self._device.type != "cuda":

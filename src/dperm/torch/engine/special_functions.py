@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from dperm.torch.engine.branches import constants
 from dperm.torch.engine.tracing import SPECIAL, RefusedError, Run
@@ -55,20 +55,20 @@ def _where(run: Run, func: Any, *args: Any, **kwargs: Any) -> Any:
 
 @_special(torch.masked_select, Tensor.masked_select)
 def _masked_select(run: Run, func: Any, input: Tensor, mask: Tensor) -> Any:
-    return func(input, run.agreed(mask))
+    return func(run.owned(input), run.agreed(mask))
 
 
 @_special(torch.repeat_interleave, Tensor.repeat_interleave)
 def _repeat_interleave(run: Run, func: Any, input: Tensor, repeats: Any = None, *args: Any, **kwargs: Any) -> Any:
     if repeats is None:
         return func(run.agreed(input), **kwargs)
-    return func(input, constants(run, repeats), *args, **kwargs)
+    return func(run.owned(input), constants(run, repeats), *args, **kwargs)
 
 
 @_special(Tensor.__getitem__)
 def _getitem(run: Run, func: Any, input: Tensor, index: Any) -> Any:
     """A mask of truths has as many entries as it has."""
-    return func(input, _masks_agreed(run, index)) if _has_mask(index) else NotImplemented
+    return func(run.owned(input), _masks_agreed(run, index)) if _has_mask(index) else NotImplemented
 
 
 @_special(Tensor.__setitem__)
@@ -80,8 +80,8 @@ def _setitem(run: Run, func: Any, input: Tensor, index: Any, value: Any) -> Any:
             return NotImplemented
         # one number at all places of a mask: each record at its own
         mask = index.bool()
-        return input.masked_fill_(mask.reshape(*mask.shape, *[1] * (input.dim() - mask.dim())), value)
-    return func(input, _masks_agreed(run, index), value)
+        return input.masked_fill_(mask.reshape(*mask.shape, *[1] * (input.dim() - mask.dim())), run.owned(value))
+    return func(input, _masks_agreed(run, index), run.owned(value))
 
 
 def _fits(value: Any, input: Tensor) -> bool:
@@ -120,12 +120,20 @@ def _draw(run: Run, func: Any, *args: Any, **kwargs: Any) -> Any:
 @_special(Tensor.scatter_)
 def _scatter_in_place(run: Run, func: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
     """`torch.vmap` has a rule for it out of place only; without one, it takes record after record."""
-    return input.copy_(input.scatter(*args, **kwargs))
+    return input.copy_(input.scatter(*run.owned(args), **{name: run.owned(value) for name, value in kwargs.items()}))
 
 
 @_special(Tensor.__repr__, Tensor.__format__)
 def _print(run: Run, func: Any, *args: Any, **kwargs: Any) -> Any:
     raise RefusedError("The model prints a tensor, or makes a text of it: raw numbers of records would leave the run.")
+
+
+@_special(Tensor.requires_grad_, Tensor.requires_grad.__set__)  # type: ignore[attr-defined]
+def _ask_for_gradients(run: Run, func: Any, input: Tensor, asked: bool = True) -> Any:
+    """As checkpointed models do with the input of their first part. `torch.vmap` refuses it; taps are read without."""
+    if not run.in_step or isinstance(input, nn.Parameter):
+        return NotImplemented
+    return input
 
 
 @_special(Tensor.register_hook, Tensor.register_post_accumulate_grad_hook)

@@ -3,20 +3,22 @@ rule stands for which function.
 
 `InStep` runs all records of a physical batch in step, under `torch.vmap`: the model sees one record, whatever it does, so
 that no record can influence another. A function that is given a trained parameter goes through its rule
-(`dperm.torch.engine.rules`), which taps its output; where there is none, the record gets a copy of the parameter of its own,
-and the copy is tapped. `Alone` runs one record by itself, for what `torch.vmap` cannot run: there the gradient is autograd's.
+(`dperm.torch.engine.rules`), which taps its output. A function that is given parameters and nothing of a record's runs once for
+all, and its result counts as a parameter (`dperm.torch.engine.derived`). Everywhere else the record gets a copy of the parameter
+of its own, and the copy is tapped. `Alone` runs one record by itself, for what `torch.vmap` cannot run: there the gradient is
+autograd's.
 """
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
 import inspect
 import traceback
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
-from types import FunctionType, MethodType
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,9 +27,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from dperm.torch.engine.branches import Branch
+from dperm.torch.engine.derived import Derived, way_back
 from dperm.torch.engine.gradient_forms import Dense
 from dperm.torch.engine.layer_taps import Tape
 from dperm.torch.engine.randomness import Draws, draws_by_name
+from dperm.torch.engine.watch import Watch
+from dperm.torch.tensors.nested import map_tensors, tensors
 from dperm.torch.tensors.user_code_errors import line_of_model
 
 
@@ -44,6 +49,10 @@ def detached(parameter: Tensor | None) -> Any:
     return None if parameter is None else parameter.detach()
 
 
+#: the run that code in this thread is in
+RUNNING: contextvars.ContextVar[Run | None] = contextvars.ContextVar("RUNNING", default=None)
+
+
 class Run(TorchFunctionMode):
     """What a model's and a loss's calls of torch's functions go through, for `tape.size` records.
 
@@ -51,6 +60,8 @@ class Run(TorchFunctionMode):
     `draws` the randomness of the step. `fixed` says where the numbers of tensors are that nobody puts back after the run.
     `copied` collects the parameters of which each record got a copy of its own.
     """
+
+    in_step = False  #: whether `torch.vmap` is there
 
     def __init__(
         self,
@@ -75,6 +86,18 @@ class Run(TorchFunctionMode):
         self.stopped: Exception | None = None
         self._copies: dict[int, Tensor] = {}
         self._made: list[weakref.ref[Tensor]] = []
+        #: of the checkpointed parts that the run is in
+        self._watches: list[Watch] = []
+        #: by identity, what stands for tensors of the run of which this one computes a part again
+        self._renewed: dict[int, Tensor] = {}
+
+    def __enter__(self) -> Run:
+        self._before = RUNNING.set(self)
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        RUNNING.reset(self._before)
+        super().__exit__(*error)
 
     def stop(self, error: Exception) -> Exception | None:
         """What ends the run after a call of a function that failed, whatever the model makes of the error."""
@@ -101,23 +124,28 @@ class Run(TorchFunctionMode):
         """(b, ...) the numbers of each record, detached; None where they belong to no record."""
 
     def trains(self, tensor: Any) -> bool:
-        """Whether it is a trained parameter."""
-        return id(tensor) in self._trained
+        """Whether it is a trained parameter, or a function of trained parameters alone."""
+        return id(tensor) in self._trained or id(tensor) in self.tape.derived
 
     def learned(self, *parameters: Tensor | None) -> list[Any]:
         """Those of the parameters that are trained."""
         return [parameter for parameter in parameters if self.trains(parameter)]
 
     def constant(self, *tensors: Tensor | None) -> bool:
-        """Whether all are parameters, or None: the same for every record."""
-        return all(tensor is None or isinstance(tensor, nn.Parameter) for tensor in tensors)
+        """Whether all are parameters, functions of trained ones, or None: the same for every record."""
+        return all(tensor is None or isinstance(tensor, nn.Parameter) or self.trains(tensor) for tensor in tensors)
+
+    def common(self, tensor: Tensor) -> bool:
+        """Whether it belongs to no record, and depends on nothing that is trained: a buffer, or a tensor that the model makes."""
+        return not tensor.requires_grad and self.rows(tensor) is None
 
     def agreed(self, tensor: Tensor) -> Tensor:
         """The numbers of a tensor as a constant. Raises `BranchesDiffer` where the records of this run do not agree on them."""
         return self.branch.agreed(tensor, self.rows)
 
-    def own(self, parameter: Any) -> Tensor:
-        """A copy of a trained parameter for each record, tapped; the same copy in all of the run."""
+    def own(self, parameter: Any, *, noted: bool = True) -> Tensor:
+        """A copy of a trained parameter for each record, tapped; the same copy in all of the run. `noted` in `copied`, unless the
+        function that it goes to makes no more of it than it would of the parameter."""
         copy = self._copies.get(id(parameter))
         if copy is None:
 
@@ -126,16 +154,61 @@ class Run(TorchFunctionMode):
                 return self.tape.tap(copies, [parameter], lambda gradient: [(parameter, Dense(gradient))], ())
 
             copy = self._copies[id(parameter)] = self.together(body)
-            self.copied[parameter] = None
+        if noted:
+            derived = self.tape.derived.get(id(parameter))
+            self.copied |= dict.fromkeys([parameter] if derived is None else derived.parameters)
         return copy
+
+    def owned(self, value: Any, *, noted: bool = True) -> Any:
+        """`value`, or a list or tuple, with a copy for each record in place of trained parameters."""
+        if self.trains(value):
+            return self.own(value, noted=noted)
+        if type(value) in (tuple, list):
+            return type(value)(self.owned(part, noted=noted) for part in value)
+        return value
+
+    # Checkpointed parts
+
+    def checkpointed(self, function: Callable[..., Any], *args: Any, **settings: Any) -> Any:
+        """What `torch.utils.checkpoint.checkpoint` gives: here by running the function, with nothing thrown away."""
+        return function(*args, **{name: value for name, value in settings.items() if name not in CHECKPOINTING})
+
+    @contextlib.contextmanager
+    def apart(self, instead: Callable[..., Any] | None) -> Iterator[Watch]:
+        """Within the block a checkpointed part runs, with copies of parameters of its own, and taps that are read by `instead`
+        where it is given. Yields what is watched."""
+        watch = Watch()
+        copies, self._copies = self._copies, {}
+        before, self.tape.instead = self.tape.instead, instead
+        self._watches.append(watch)
+        try:
+            yield watch
+        finally:
+            self._watches.remove(watch)
+            self._copies, self.tape.instead = copies, before
+
+    def made_apart(self, output: Any) -> None:
+        """What a checkpointed part has given to the run."""
+        self.watch(tensors(output))
+        for watch in self._watches:
+            watch.made(output)
+
+    def renewed(self, tensor: Tensor) -> Tensor:
+        """What stands for a tensor of the run of which this one computes a part again."""
+        return self._renewed.get(id(tensor), tensor)
 
     # Every call
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.stopped is not None:
             raise self.stopped
+        kwargs = kwargs or {}
+        if self._renewed:
+            args, kwargs = map_tensors(self.renewed, (tuple(args), kwargs))
+        for watch in self._watches:
+            watch.see(func, tensors((args, kwargs)))
         try:
-            output = self._called(func, args, kwargs or {})
+            output = self._called(func, args, kwargs)
         except RefusedError as error:
             self.stopped = RefusedError(f"{error}{line_of_model(traceback.extract_stack())}")
             raise self.stopped from error
@@ -146,6 +219,8 @@ class Run(TorchFunctionMode):
             self._made.append(weakref.ref(output))
         elif isinstance(output, (tuple, list)):
             self.watch(part for part in output if isinstance(part, Tensor))
+        for watch in self._watches:
+            watch.made(output)
         return output
 
     def watch(self, made: Iterable[Tensor]) -> None:
@@ -158,13 +233,19 @@ class Run(TorchFunctionMode):
                 "The model draws from a generator of its own, whose numbers records share: draw from torch's global generator, "
                 "without generator=."
             )
-        self._refuse_write(func, _written(func, args, kwargs))
+        if getattr(func, "__module__", None) == "torch._ops.quantized" and any(each.requires_grad for each in tensors(args)):
+            raise RefusedError(
+                f"The operator quantized::{func.__name__} has no gradient: what is trained before it would stay as it is. Keep "
+                "weights of frozen layers in int8 and multiply them by their scales in forward, or quantise only what comes "
+                "before all that is trained."
+            )
+        self._refuse_write(func, written_by(func, args, kwargs))
         for name in ("out", "running_mean", "running_var"):
             self._refuse_write(func, kwargs.get(name))
         output = self._special(func, args, kwargs)
         if output is not NotImplemented:
             return output
-        if not any(map(_is_parameter, args)) and not any(map(_is_parameter, kwargs.values())):
+        if not any(map(self._is_parameter, args)) and not any(map(self._is_parameter, kwargs.values())):
             return self._of_no_record(func, args, kwargs)
         return self._of_parameters(func, args, kwargs)
 
@@ -181,15 +262,42 @@ class Run(TorchFunctionMode):
                 return output
         if is_property(func):
             return func(*args, **kwargs)
+        given = _flat((*args, *kwargs.values()))
+        parameters = [value for value in given if self.trains(value)]
+        if parameters and self._is_derived(func, parameters, given, args, kwargs):
+            return self._derive(func, parameters, args, kwargs)
+        return self._by_copies(func, parameters, args, kwargs)
 
-        def mine(value: Any) -> Any:
-            if self.trains(value):
-                return self.own(value)
-            if type(value) in (tuple, list):
-                return type(value)(map(mine, value))
-            return value
+    def _by_copies(self, func: Any, parameters: Sequence[Any], args: Any, kwargs: Any) -> Any:
+        """What a function without a rule returns, by a copy of each trained parameter for each record."""
+        noted = func not in ENTRYWISE and func not in PLACING
+        mine = {name: self.owned(value, noted=noted) for name, value in kwargs.items()}
+        return self._call(func, tuple(self.owned(value, noted=noted) for value in args), mine)
 
-        return self._call(func, tuple(map(mine, args)), {name: mine(value) for name, value in kwargs.items()})
+    def _is_derived(self, func: Any, parameters: Sequence[Any], given: Sequence[Any], args: Any, kwargs: Any) -> bool:
+        """Whether a call makes functions of parameters, and of what belongs to no record, in tensors of their own."""
+        if self.own_tensors or written_by(func, args, kwargs) is not None or "out" in kwargs or draws_by_name(func.__name__):
+            return False
+        others = [value for value in given if isinstance(value, Tensor) and not self._is_parameter(value)]
+        if others and func in ENTRYWISE and all(parameter.dim() < 2 for parameter in parameters):
+            return False  # a copy of a vector costs less than to look whether the other factor is of records
+        return all(self.rows(value) is None for value in others)
+
+    def _derive(self, func: Any, parameters: Sequence[Any], args: Any, kwargs: Any) -> Any:
+        output = func(*args, **kwargs)
+        found: dict[nn.Parameter, None] = {}
+        for parameter in parameters:
+            derived = self.tape.derived.get(id(parameter))
+            found |= dict.fromkeys([parameter] if derived is None else derived.parameters)
+        for value in _flat(output if isinstance(output, (tuple, list)) else (output,)):
+            if isinstance(value, Tensor) and value.requires_grad and not self.trains(value):
+                self.tape.derive(Derived(value, list(found), way_back(func, args, value)))
+        return output
+
+    def _is_parameter(self, value: Any) -> bool:
+        if isinstance(value, nn.Parameter) or (isinstance(value, Tensor) and id(value) in self.tape.derived):
+            return True
+        return type(value) in (tuple, list) and any(map(self._is_parameter, value))
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
         return func(*args, **kwargs)
@@ -199,6 +307,8 @@ class Run(TorchFunctionMode):
         if type(written) in (tuple, list):
             for part in written:
                 self._refuse_write(func, part)
+        elif isinstance(written, Tensor) and id(written) in self.tape.derived:
+            raise RuntimeError(f"{func.__name__} writes into a tensor that is made of parameters alone.")
         elif self.trains(written) or (isinstance(written, Tensor) and self._is_fixed(written)):
             raise RefusedError(
                 f"The model writes into a trained parameter, or into a tensor of more than a million numbers, while it runs "
@@ -231,149 +341,7 @@ class Run(TorchFunctionMode):
         ]
 
 
-class _ByRecord(Run):
-    """A run of the records at `branch.records` in a physical batch of `physical_size` records, each of which draws its own
-    numbers.
-
-    Where `physical_size` is None, a record draws from the global generator, so that checkpointed layers draw the same again when
-    they are run once more on the way back.
-    """
-
-    def __init__(self, physical_size: int | None, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.physical_size = physical_size
-
-    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if self.physical_size is None or not draws_by_name(func.__name__) or _drops_nothing(func, args, kwargs):
-            return func(*args, **kwargs)
-        return self._drawn(func, args, kwargs)
-
-    def _drawn(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What a function that draws returns: each record's own numbers."""
-        given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-        written = _written(func, args, kwargs)
-        if written is not None and _inplace(func) is not None:
-            place = _inplace(func)
-            args = tuple(False if number == place else value for number, value in enumerate(args))
-            kwargs = {name: value for name, value in kwargs.items() if name != "inplace"}
-
-        def one(*mine: Tensor) -> Any:
-            left = iter(mine if written is None else (mine[0].clone(), *mine[1:]))
-            each = [next(left) if isinstance(value, Tensor) else value for value in args]
-            return func(*each, **{name: next(left) if isinstance(value, Tensor) else value for name, value in kwargs.items()})
-
-        def body(*numbers: Tensor) -> Any:
-            return self._made_by_place(func.__name__, one, *numbers)
-
-        output = self.together(body, *given)
-        return output if written is None else written.copy_(output)
-
-    def dropout(self, numbers: Tensor, chance: float) -> Tensor:
-        """Numbers (k, ...) of all records with each record's own left out by this chance, and the others as much larger."""
-
-        def one(mine: Tensor) -> Tensor:
-            return F.dropout(mine, chance)
-
-        return self._made_by_place("dropout", one, numbers)
-
-    def _made_by_place(self, name: str, draw: Callable[..., Any], *given: Tensor) -> Any:
-        """The next draw on this branch, `draw` of each record's numbers in `given` (k, ...)."""
-        assert self.physical_size is not None
-        return self.draws.made(name, self.branch.path, self.branch.records, self.physical_size, draw, *given)
-
-
-class InStep(_ByRecord):
-    """All records of a physical batch in step, under `torch.vmap`: `record` is any tensor of the record."""
-
-    def __init__(self, record: Tensor, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self._record = record
-
-    def together(self, body: Callable[..., Any], *tensors: Tensor | None, **axes: Any) -> Any:
-        size = self.tape.size
-
-        def whole(*found: tuple[Tensor | None, int | None]) -> Any:
-            return body(*(_records_first(numbers, axis, size) for numbers, axis in found))
-
-        return together(whole, self._record, *tensors)
-
-    def _special(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if any(generator.initial_seed() != seed for generator, seed in self.draws.seeded):  # what is drawn would hang on places
-            raise OutsideError("The model seeds torch's generator.")
-        _see_one_record(func, args, kwargs)
-        return super()._special(func, args, kwargs)
-
-    def _is_fixed(self, tensor: Tensor) -> bool:
-        numbers = self.rows(tensor)
-        return super()._is_fixed(tensor if numbers is None else numbers)
-
-    def rows(self, tensor: Tensor) -> Tensor | None:
-        found: list[Tensor | None] = []
-
-        def look(given: tuple[Tensor, int | None]) -> Tensor:
-            numbers, axis = given
-            found.append(None if axis is None else numbers.detach().movedim(axis, 0))
-            return torch.zeros(self.tape.size)
-
-        together(look, self._record, tensor)
-        return found[0]
-
-
-class Alone(_ByRecord):
-    """One record by itself: nothing but it is there."""
-
-    def together(self, body: Callable[..., Any], *tensors: Tensor | None, **axes: Any) -> Any:
-        outputs = body(*(None if tensor is None else tensor[None] for tensor in tensors))
-        return tuple(output[0] for output in outputs) if isinstance(outputs, tuple) else outputs[0]
-
-    def stop(self, error: Exception) -> Exception | None:
-        """Nothing that it can catch says anything of another record."""
-        return None
-
-    def _of_parameters(self, func: Any, args: Any, kwargs: Any) -> Any:
-        return self._call(func, args, kwargs)
-
-    def rows(self, tensor: Tensor) -> Tensor | None:
-        return tensor.detach()[None]
-
-
-def _records_first(numbers: Tensor | None, axis: int | None, size: int) -> Tensor | None:
-    if numbers is None:
-        return None
-    return numbers.expand(size, *numbers.shape) if axis is None else numbers.movedim(axis, 0)
-
-
-def _see_one_record(func: Any, args: Any, kwargs: Any) -> None:
-    """OutsideError for a call in which code that neither PyTorch nor dperm wrote would see the numbers of all records."""
-    module = getattr(func, "__module__", None) or ""
-    if module.startswith("torch._ops.") and module.rpartition(".")[2] not in _OWN_OPERATORS:
-        raise OutsideError(
-            f"The operator {module.removeprefix('torch._ops.')}::{func.__name__} may have a batching rule of its own."
-        )
-    if func.__name__ == "custom_function_call" and not args[0].__module__.startswith(("torch.", "dperm.")):
-        raise OutsideError(f"{args[0].__name__} is a torch.autograd.Function, whose code may see all records.")
-    for value in (*args, *kwargs.values()):
-        for part in value if type(value) in (tuple, list) else (value,):
-            if isinstance(part, Tensor) and type(part) not in _PLAIN:
-                raise OutsideError(f"{func.__name__} is given a {type(part).__name__}, whose code may see all records.")
-            if isinstance(part, FunctionType | MethodType | partial):
-                raise OutsideError(f"{func.__name__} is given a function, whose code may see all records.")
-
-
-_OWN_OPERATORS = ("aten", "prims", "torchvision", "profiler")
-_PLAIN = (Tensor, nn.Parameter, nn.Buffer)
-
-
-def _drops_nothing(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether it is a dropout that draws nothing: in evaluation mode, or with a chance of zero."""
-    if "dropout" not in func.__name__:
-        return False
-    chance = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
-    training = args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train", True))
-    return not training or chance == 0
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> Any:
+def written_by(func: Any, args: Any, kwargs: Any) -> Any:
     """What a function writes into: a tensor, or a list of them; None where it writes into nothing that it is given."""
     name = func.__name__.split(".")[0]
     if name == "__set__":  # an attribute: of its numbers, in other words, or of whether it has a gradient
@@ -381,7 +349,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> Any:
     elif name.startswith("__"):
         writes = name == "__setitem__" or (name.startswith("__i") and name not in ("__int__", "__invert__", "__index__"))
     else:
-        place = _inplace(func)
+        place = inplace_argument(func)
         asked = kwargs.get("inplace") or (place is not None and len(args) > place and args[place])
         writes = name.endswith("_") or bool(asked)
     given = (*args, *kwargs.values())
@@ -389,7 +357,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def _inplace(func: Any) -> int | None:
+def inplace_argument(func: Any) -> int | None:
     """The place of the argument that says whether a function writes into its first; None where it has none."""
     try:
         names = list(inspect.signature(func).parameters)
@@ -403,8 +371,9 @@ def is_property(func: Any) -> bool:
     return func in PROPERTIES or (func.__name__ == "__get__" and func not in VIEWS)
 
 
-def _is_parameter(value: Any) -> bool:
-    return isinstance(value, nn.Parameter) or (type(value) in (tuple, list) and any(map(_is_parameter, value)))
+def _flat(values: Iterable[Any]) -> list[Any]:
+    """All that is in lists and tuples, however deep."""
+    return [part for value in values for part in (_flat(value) if isinstance(value, (tuple, list)) else (value,))]
 
 
 # What functions are, where that matters. All are public functions of torch.
@@ -425,6 +394,20 @@ PROPERTIES = {
 #: Attributes that are tensors with the same numbers.
 VIEWS = {getattr(Tensor, name).__get__ for name in ("T", "mT", "H", "mH", "real", "imag")}
 
+_ARITHMETIC = ("add", "sub", "mul", "div")
+#: They act on each entry of tensors that are broadcast: a view of a parameter for each record costs nothing more there.
+ENTRYWISE = {
+    getattr(owner, name)
+    for word in (*_ARITHMETIC, "subtract", "multiply", "divide", "true_divide")
+    for owner, name in ((torch, word), (Tensor, word), (Tensor, f"{word}_"))
+} | {getattr(Tensor, f"__{kind}{word}__") for word in (*_ARITHMETIC[:3], "truediv") for kind in ("", "r", "i")}  # fmt: skip
+
+#: What `torch.utils.checkpoint.checkpoint` is asked, besides the function's own arguments.
+CHECKPOINTING = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
+
+#: They put tensors beside one another.
+PLACING = {torch.cat, torch.concat, torch.concatenate, torch.stack, torch.hstack, torch.vstack}
+
 _NUMBERS_SET = {getattr(Tensor, name).__set__ for name in ("data", "real", "imag")}
 
 #: They make tensors that may be written into.
@@ -433,41 +416,6 @@ FACTORIES = {
     torch.ones_like, torch.empty_like, torch.full_like, Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full,
     Tensor.new_tensor, Tensor.clone, torch.clone,
 }  # fmt: skip
-
-
-def together(body: Callable[..., Any], record: Tensor, *tensors: Tensor | None) -> Any:
-    """`body` on the numbers of all records, under `torch.vmap` over one record at a time.
-
-    Parameters
-    ----------
-    body : function of one tuple for each of `tensors`: (numbers, axis). `axis` says where the records are in `numbers`; None
-        says that these numbers belong to no record. It returns a tensor, or a tuple of tensors, with the records first.
-    record : any tensor of the record. It makes sure that the call belongs to the records, whatever else it is given.
-    tensors : tensors as the run sees them. Each may be None.
-
-    Returns
-    -------
-    What `body` returns, as the run sees it: without the axis of the records.
-    """
-    return _Together.apply(body, record, *tensors)
-
-
-class _Together(torch.autograd.Function):
-    """A function that only has a batching rule, which is the only public way to reach the numbers of all records."""
-
-    @staticmethod
-    def forward(body: Callable[..., Any], record: Tensor, *tensors: Tensor | None) -> Any:
-        raise RuntimeError("Expected a call under torch.vmap.")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """There is nothing to keep: what `body` runs is differentiated by itself."""
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *given: Any) -> Any:
-        body, _, *tensors = given
-        outputs = body(*zip(tensors, in_dims[2:], strict=True))
-        return outputs, (0,) * len(outputs) if isinstance(outputs, tuple) else 0
 
 
 #: rule(run, *args, **kwargs) → what the function returns, tapped; NotImplemented where the rule does not fit these arguments

@@ -10,9 +10,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from dperm.torch.engine.tracing import RULES, RefusedError, Run, is_property
+from dperm.torch.engine.gradient_forms import Dense
+from dperm.torch.engine.tracing import ENTRYWISE, RefusedError, Run
 from dperm.torch.tensors.nested import tensors
 
 
@@ -81,10 +83,40 @@ class Beside(Run):
     def _special(self, func: Any, args: Any, kwargs: Any) -> Any:
         return NotImplemented
 
-    def _of_parameters(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if func in RULES or is_property(func) or not any(map(self.trains, (*args, *kwargs.values()))):
-            return super()._of_parameters(func, args, kwargs)
-        given = [value for value in (*args, *kwargs.values()) if self.trains(value)]
-        if all(parameter.dim() and parameter.shape[0] == 1 for parameter in given):
-            return super()._of_parameters(func, args, kwargs)
-        raise RefusedError(f"{func.__name__} has no rule, and no record can have a copy of a parameter that is sharded.")
+    def _is_derived(self, func: Any, parameters: Sequence[Any], given: Sequence[Any], args: Any, kwargs: Any) -> bool:
+        if func in _REPEATING and all(map(_is_one, parameters)):  # that is what makes one for each record
+            return False
+        return super()._is_derived(func, parameters, given, args, kwargs)
+
+    def _by_copies(self, func: Any, parameters: Sequence[Any], args: Any, kwargs: Any) -> Any:
+        if func in ENTRYWISE and len(args) == 2 and len(parameters) == 1 and any(map(self.is_of_records, args)):
+            other = args[0] if args[1] is parameters[0] else args[1]
+            if parameters[0].dim() < other.dim() or (parameters[0].dim() == other.dim() and _is_one(parameters[0])):
+                return self._broadcast(func, parameters[0], other, args, kwargs)
+        if not all(map(_is_one, parameters)):
+            raise RefusedError(f"{func.__name__} has no rule, and no record can have a copy of a parameter that is sharded.")
+        if func is Tensor.repeat and not kwargs:  # each record has its own already
+            sizes = args[1:] if isinstance(args[1], int) else args[1]
+            args = (args[0], (1 if sizes[0] == self.tape.size else sizes[0], *sizes[1:]))
+        return super()._by_copies(func, parameters, args, kwargs)
+
+    def _broadcast(self, func: Any, parameter: Any, other: Tensor, args: Any, kwargs: Any) -> Tensor:
+        """What a function of each entry makes of the records' tensor and of a view of the parameter for each of them."""
+        size, shape = self.tape.size, parameter.shape
+
+        def body(numbers: Tensor) -> Tensor:
+            copies = parameter.detach().expand(size, *shape)
+            copies = self.tape.tap(copies, [parameter], lambda gradient: [(parameter, Dense(gradient))], ())
+            if parameter.dim() < other.dim():
+                copies = copies.view(size, *[1] * (other.dim() - parameter.dim()), *shape)
+            return func(*(numbers if value is other else copies for value in args), **kwargs)
+
+        return self.together(body, other)
+
+
+#: They make several of one.
+_REPEATING = {Tensor.expand, Tensor.expand_as, Tensor.repeat, torch.broadcast_to, Tensor.broadcast_to, torch.tile, Tensor.tile}
+
+
+def _is_one(parameter: Tensor) -> bool:
+    return bool(parameter.dim()) and parameter.shape[0] == 1

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dperm.torch.engine.gradient_pass import TorchPass
 from dperm.torch.engine.isolated import IsolatedEngine
@@ -82,7 +82,7 @@ def disagreement(engine: IsolatedEngine, inputs: Any, targets: Any, size: int, *
     if not plain.trains:
         return "The losses do not depend on the trainable parameters: there is nothing to train."
     engine.untouched = mine.untouched
-    return _apart(mine, plain, flat)
+    return _apart(mine, plain, flat, _rounding(model))
 
 
 def _copied(*batch: Any) -> Any:
@@ -132,9 +132,16 @@ def _gradient(losses: Tensor, flat: FlatParameters, weights: Tensor, *, keep: bo
     return torch.cat(parts)
 
 
-def _apart(mine: TorchPass, plain: _Ordinary, flat: FlatParameters) -> str | None:
+def _rounding(model: nn.Module) -> float:
+    """What parts of a model in half precision, such as a frozen one below adapters, may add to gradients by rounding in another
+    order; 0 where there are none."""
+    held = (*model.parameters(), *model.buffers())
+    return max((16 * torch.finfo(each.dtype).eps for each in held if each.dtype in (torch.float16, torch.bfloat16)), default=0.0)
+
+
+def _apart(mine: TorchPass, plain: _Ordinary, flat: FlatParameters, rounding: float) -> str | None:
     losses = plain.losses
-    coarse = 1e-2 if losses.dtype == torch.float32 else 1e-6
+    coarse = max(1e-2 if losses.dtype == torch.float32 else 1e-6, rounding)
     size = float(torch.where(torch.isfinite(losses), losses, 0.0).abs().mean())
     if not torch.allclose(mine.losses, losses, rtol=coarse, atol=coarse * size, equal_nan=True):
         return _MIXES

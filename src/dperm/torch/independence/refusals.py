@@ -140,6 +140,11 @@ def reason_to_refuse(module: nn.Module) -> str | None:
         return "its running statistics leave the run without noise: use track_running_stats=False"
     if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
         return "max_norm rescales rows in place, depending on which records come together: clip the rows afterwards"
+    if type(module).__module__.startswith("torch.ao.nn.quantized.dynamic"):
+        return (
+            "it takes the range of its input from all records of a batch, and has no gradient: keep weights in int8 and multiply "
+            "them by their scales in forward"
+        )
     if any(isinstance(parameter, nn.UninitializedParameter) for parameter in module.parameters(recurse=False)):
         return "its parameters have no shape yet: run the model once on public input first"
     return None

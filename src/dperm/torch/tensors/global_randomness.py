@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,6 +29,17 @@ def kept_states(device: torch.device) -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(numpy)
+
+
+def python_states() -> tuple[Any, Any]:
+    """The states of Python's and NumPy's global generators."""
+    return random.getstate(), np.random.get_state()
+
+
+def put_python_states(states: tuple[Any, Any]) -> None:
+    """Put back what `python_states` gave."""
+    random.setstate(states[0])
+    np.random.set_state(states[1])
 
 
 def global_states(device: torch.device) -> tuple[bytes, ...]:

@@ -16,9 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dperm.torch.engine.by_record import Alone
 from dperm.torch.engine.gradient_forms import Block, Dense, Form, Outer
 from dperm.torch.engine.rules.linear import affine
-from dperm.torch.engine.tracing import SPECIAL, Alone, Run, detached, rule_for
+from dperm.torch.engine.tracing import SPECIAL, Run, detached, rule_for
 
 _ASKED = inspect.signature(F.multi_head_attention_forward)
 
@@ -141,7 +142,7 @@ def _mask(q: Tensor, keys: int, padding: Tensor | None, attend: Tensor | None) -
 def _mixed(run: Run, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, **more: Any) -> Tensor:
     """Scaled dot products (b, …, T, E) of all records: by PyTorch's own function where nothing is drawn."""
     if not dropout:
-        return F.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, **more)
+        return _fused(q, k, v, mask, causal, more)
     scale = more.get("scale") or 1 / math.sqrt(q.shape[-1])
     if more.get("enable_gqa"):
         k, v = (states.repeat_interleave(q.shape[-3] // states.shape[-3], -3) for states in (k, v))
@@ -151,6 +152,18 @@ def _mixed(run: Run, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropo
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype is torch.bool else scores + mask
     return run.dropout(torch.softmax(scores, dim=-1), dropout) @ v
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, more: dict[str, Any]) -> Tensor:
+    """By PyTorch's own function on four axes, for which alone it has kernels that keep no table of scores."""
+    same = q.dim() == k.dim() == v.dim() and q.shape[:-3] == k.shape[:-3] == v.shape[:-3]
+    if q.dim() < 5 or not same or (mask is not None and mask.dim() != q.dim()):
+        return F.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, **more)
+    leading = q.shape[:-3]
+    if mask is not None:
+        mask = mask.flatten(0, -4) if mask.shape[:-3] == leading else mask.expand(*leading, *mask.shape[-3:]).flatten(0, -4)
+    q, k, v = (states.flatten(0, -4) for states in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, **more).unflatten(0, leading)
 
 
 def _dot_product(
@@ -173,7 +186,7 @@ def _dot_product(
             masked = masked.view(len(masked), *[1] * (q.dim() - masked.dim()), *masked.shape[1:])
         return _mixed(run, q, k, v, masked, dropout_p, is_causal, **more)
 
-    return run.together(body, query, key, value, attn_mask)
+    return run.together(body, *map(run.owned, (query, key, value, attn_mask)))
 
 
 SPECIAL[F.scaled_dot_product_attention] = _dot_product

@@ -27,10 +27,23 @@ def embedding(
     sparse: bool = False,
 ) -> Any:
     _refuse_counts(max_norm, scale_grad_by_freq)
-    if not isinstance(weight, nn.Parameter):
+    if not run.constant(weight):
         return NotImplemented
     padding = padding_idx if padding_idx is None or padding_idx >= 0 else padding_idx + len(weight)
     return run.together(lambda indices: _looked_up(run, indices, weight, padding), input)
+
+
+@rule_for(Tensor.__getitem__)
+def getitem(run: Run, input: Any, index: Any) -> Any:
+    """Rows of a matrix at a record's own indices."""
+    if not run.constant(input) or input.dim() != 2 or not isinstance(index, Tensor) or index.dtype not in _INTEGERS:
+        return NotImplemented
+    if run.trains(index) or run.rows(index) is None:
+        return NotImplemented
+    return run.together(lambda indices: _looked_up(run, indices.long() % len(input), input, None), index)
+
+
+_INTEGERS = (torch.int64, torch.int32)
 
 
 @rule_for(F.embedding_bag)
@@ -50,7 +63,7 @@ def embedding_bag(
 ) -> Any:
     """A record's bags are rows of a matrix, (bags, length)."""
     _refuse_counts(max_norm, scale_grad_by_freq)
-    if not isinstance(weight, nn.Parameter) or mode not in ("sum", "mean"):
+    if not run.constant(weight) or mode not in ("sum", "mean"):
         return NotImplemented
     if offsets is not None:
         return _ragged(run, input, weight, run.agreed(offsets), mode, per_sample_weights, include_last_offset, padding_idx)

@@ -17,7 +17,7 @@ from dperm.torch.engine.tracing import Run, detached, rule_for
 
 @rule_for(F.linear)
 def linear(run: Run, input: Tensor, weight: Any, bias: Any = None) -> Any:
-    if not run.constant(weight, bias) or run.trains(input):
+    if not run.constant(weight, bias) or _is_common(run, input, weight, bias):
         return NotImplemented
     return run.together(lambda x: affine(run, x, weight, bias), input)
 
@@ -25,16 +25,23 @@ def linear(run: Run, input: Tensor, weight: Any, bias: Any = None) -> Any:
 @rule_for(torch.addmm, Tensor.addmm)
 def addmm(run: Run, bias: Any, input: Tensor, weight: Any, *, beta: float = 1, alpha: float = 1) -> Any:
     """bias + xW, as in Hugging Face's Conv1D, which keeps W as (inputs, outputs)."""
-    if not run.constant(weight, bias) or run.trains(input) or (beta, alpha) != (1, 1) or bias.dim() != 1:
+    if not run.constant(weight, bias) or _is_common(run, input, weight, bias):
+        return NotImplemented
+    if (beta, alpha) != (1, 1) or bias.dim() != 1:
         return NotImplemented
     return run.together(lambda x: affine(run, x, weight, bias, turned=True), input)
 
 
 @rule_for(torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm)
 def matmul(run: Run, input: Tensor, weight: Any) -> Any:
-    if not isinstance(weight, nn.Parameter) or weight.dim() != 2 or run.trains(input):
+    if not run.constant(weight) or weight.dim() != 2 or _is_common(run, input, weight):
         return NotImplemented
     return run.together(lambda x: affine(run, x, weight, None, turned=True), input)
+
+
+def _is_common(run: Run, input: Tensor, *parameters: Any) -> bool:
+    """Whether no record is in it, so that it is a function of parameters alone."""
+    return run.trains(input) or (bool(run.learned(*parameters)) and run.common(input))
 
 
 def affine(run: Run, x: Tensor, weight: Any, bias: Any, *, turned: bool = False) -> Tensor:

@@ -21,11 +21,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dperm.torch.engine.by_record import Alone
 from dperm.torch.engine.gradient_forms import Dense, Form, Outer
 from dperm.torch.engine.layer_taps import Tape
 from dperm.torch.engine.rules.cells import CELLS, Backward, Cell, Forward, Incoming, Weights
 from dperm.torch.engine.rules.linear import affine
-from dperm.torch.engine.tracing import SPECIAL, Alone, Run, detached, rule_for
+from dperm.torch.engine.tracing import SPECIAL, Run, detached, rule_for
 
 
 def _rule(mode: str) -> Any:

@@ -1,0 +1,44 @@
+"""The numbers of all records, from within `torch.vmap`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def together(body: Callable[..., Any], record: Tensor, *tensors: Tensor | None) -> Any:
+    """`body` on the numbers of all records, under `torch.vmap` over one record at a time.
+
+    Parameters
+    ----------
+    body : function of one tuple for each of `tensors`: (numbers, axis). `axis` says where the records are in `numbers`; None
+        says that these numbers belong to no record. It returns a tensor, or a tuple of tensors, with the records first.
+    record : any tensor of the record. It makes sure that the call belongs to the records, whatever else it is given.
+    tensors : tensors as the run sees them. Each may be None.
+
+    Returns
+    -------
+    What `body` returns, as the run sees it: without the axis of the records.
+    """
+    return _Together.apply(body, record, *tensors)
+
+
+class _Together(torch.autograd.Function):
+    """A function that only has a batching rule, which is the only public way to reach the numbers of all records."""
+
+    @staticmethod
+    def forward(body: Callable[..., Any], record: Tensor, *tensors: Tensor | None) -> Any:
+        raise RuntimeError("Expected a call under torch.vmap.")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """There is nothing to keep: what `body` runs is differentiated by itself."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *given: Any) -> Any:
+        body, _, *tensors = given
+        outputs = body(*zip(tensors, in_dims[2:], strict=True))
+        return outputs, (0,) * len(outputs) if isinstance(outputs, tuple) else 0
