@@ -339,7 +339,7 @@ NOTHING: dict[str, tuple[Any, Event, str]] = {
         "Nothing to settle",
     ),
     "a split": (RULES[0], Disjoint((Gaussian(20.0), Gaussian(30.0))), "Nothing to settle"),
-    "a filter": (RULES[0], FilteredRdp(8.0, 0.1), "parts are chosen on the way"),
+    "a filter": (RULES[0], FilteredRdp(8.0, 0.1), "parts that are chosen on the way"),
     "two alike": (RULES[0], Composed((Gaussian(30.0), Gaussian(30.0 + 1e-9))), "Nothing to settle"),
 }
 
