@@ -326,7 +326,7 @@ def test_a_log_that_cannot_be_written_leaves_the_charge_whole(tmp_path: Path, mo
 
 SAMPLED = PoissonSampled(0.1, Gaussian(3.0))
 NOTHING: dict[str, tuple[Any, Event, str]] = {
-    "a plan": (Plan.of(4.0, DELTA, [(TEN, 1)]), TEN, "composed exactly, for releases whose number was fixed"),
+    "a plan": (Plan.of(4.0, DELTA, [(TEN, 1)]), TEN, "composed exactly, for a number of releases that was fixed"),
     "gdp of samples": (RULES[1], SelfComposed(SAMPLED, 10), "its μ was computed for all such steps together"),
     "gdp of both": (RULES[1], Composed((SelfComposed(SAMPLED, 5), TEN)), "its μ was computed for all such steps together"),
     "balls and bins": (RULES[0], RandomAllocation(10, Gaussian(5.0)), "Nothing to settle"),
@@ -339,7 +339,7 @@ NOTHING: dict[str, tuple[Any, Event, str]] = {
         "Nothing to settle",
     ),
     "a split": (RULES[0], Disjoint((Gaussian(20.0), Gaussian(30.0))), "Nothing to settle"),
-    "a filter": (RULES[0], FilteredRdp(8.0, 0.1), "parts are chosen on the way"),
+    "a filter": (RULES[0], FilteredRdp(8.0, 0.1), "parts that are chosen on the way"),
     "two alike": (RULES[0], Composed((Gaussian(30.0), Gaussian(30.0 + 1e-9))), "Nothing to settle"),
 }
 

@@ -29,7 +29,7 @@ from dperm.privacy.accountants.privacy_filters import Filter, ProfileFilter, fil
 from dperm.privacy.events import Disjoint, Event, Paid, begun_periods, leaves, paid_steps, steps_of
 from dperm.release.draws import Draw
 
-#: Kinds of releases each of which is charged by itself.
+#: Kinds of releases that have a charge of their own each.
 _SINGLE = ("gaussian", "pure", "choice")
 _SAME = 1e-9  # relative difference within which two noise levels are the same number
 
@@ -139,7 +139,7 @@ class Allowance:
             raise UnpaidReleaseError("This channel was opened by another process, which may release what it paid for.")
 
     def close(self) -> None:
-        """Cover nothing any more, for good. UnpaidReleaseError in another process, whose copy says nothing of the first."""
+        """Cover nothing any more, for good. UnpaidReleaseError in another process: its copy says nothing of the first."""
         self._refuse_other_process()
         self._closed = True
 
@@ -147,9 +147,9 @@ class Allowance:
         """The leaves of what was charged that paid for no release so far; of a closed allowance, that never will.
 
         `unreserved`: the first step that no process has reserved, where steps have numbers: nobody has released those from there
-        on, nor this run those that it reserved and did not take. Steps that others reserved count as released. Leaves whose
-        releases are drawn or charged together, objectives, splits and hidden steps are left out: they count as released.
-        UnpaidReleaseError where nothing was charged, or a budget whose parts are chosen on the way.
+        on, nor this run those that it reserved and did not take. Steps that others reserved count as released. Leaves with
+        releases that are drawn or charged together, objectives, splits and hidden steps are left out: they count as released.
+        UnpaidReleaseError where nothing was charged, or a budget with parts that are chosen on the way.
         """
         if self.event is None or self.filter is not None:
             raise UnpaidReleaseError("Expected a charge of events, not of a budget: what is left of one is its filter's.")

@@ -293,8 +293,8 @@ class Channel:
             )
         if self.filter is not None:
             raise ValueError(
-                "Nothing is given back of a charge whose parts are chosen on the way, such as a training whose noise follows "
-                "from what was released, or from the number of records: state public_size, and a plan of fixed noise."
+                "Nothing is given back of a charge with parts that are chosen on the way, such as a training that chooses its "
+                "noise by what was released, or by the number of records: state public_size, and a plan of fixed noise."
             )
         self.log.foreseen_settlement(charge_id, self._settlement_key, self._unreleased)  # what it refuses closes nothing
         with self._lock:  # a release that is under way has left, and is counted; none follows

@@ -88,7 +88,7 @@ def show(asked: ShowOptions) -> None:
     if asked.as_json:
         from dperm.report.budgets import Spending
 
-        told = [
+        tables = [
             {
                 **each.to_dict(),
                 "by": Spending.of(log, each).shares,
@@ -96,7 +96,7 @@ def show(asked: ShowOptions) -> None:
             }
             for each in found
         ]
-        say_json({"log": log.where, "budgets": told})
+        say_json({"log": log.where, "budgets": tables})
         return
     say(f"{log.where}: {len(found)} budget{'s' if len(found) != 1 else ''}.")
     for account in found:

@@ -175,7 +175,7 @@ PUBLIC_HELD_OUT = Assumption(
     "public held-out records",
 )
 
-#: of a run whose unspent steps were given back to a budget
+#: of a run that gave its unspent steps back to a budget
 STOPPED_BY_RELEASES = Assumption(
     "When the run stopped was decided by what it and others had released, or by what does not depend on the records: not by "
     "exact scores of protected records, nor by anything else that was made of them without noise.",

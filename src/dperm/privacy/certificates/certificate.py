@@ -378,9 +378,7 @@ class Certificate:
         if "risk" in self.public_facts:
             lines.append(f"Asked for: {self.public_facts['risk']}.")
         if "settled" in self.public_facts:
-            kept = (
-                "What this release cost by itself is still its whole charge: what was released may have been the reason to stop."
-            )
+            kept = "What this release cost alone is still its whole charge: what was released may have been the reason to stop."
             lines.append(f"Settled: {self.public_facts['settled']}. {kept}")
         if self.ex_post is not None:
             lines.append(str(self.ex_post))

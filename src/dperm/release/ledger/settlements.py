@@ -60,9 +60,9 @@ class Settlement:
 
     def __str__(self) -> str:
         rule = self.account.budget.rule
-        told = ", ".join(rule.told(kind, amount) for kind, amount in self.given_back.items() if amount)
+        given = ", ".join(rule.told(kind, amount) for kind, amount in self.given_back.items() if amount)
         return (
-            f"{self.steps_given_back:,} of {self.steps_charged:,} charged steps were never released; {told or 'nothing'} was "
+            f"{self.steps_given_back:,} of {self.steps_charged:,} charged steps were never released; {given or 'nothing'} was "
             f"given back to the budget of {self.account.budget.label!r} ({rule.name})"
         )
 
@@ -79,7 +79,7 @@ def digest_of_key(key: str) -> str:
 
 def settlement_of(rows: Rows, charge_id: str, key: str, unreleased: Callable[[int | None], Event]) -> Settlement:
     """What a key settles of its charge. `unreleased` says which leaves of the charged event were never released, given the first
-    step that no process has reserved (None: the run reserves no steps). ValueError, which says why, where nothing is given back."""
+    step that no process has reserved (None: the run reserves no steps). ValueError says why nothing is given back."""
     found = _charge(rows, charge_id)
     if found is None:
         raise ValueError(f"The spend log no longer holds the charge {charge_id}.")

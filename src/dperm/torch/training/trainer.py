@@ -144,7 +144,7 @@ class PrivateTrainer:
 
     @property
     def remaining(self) -> Remaining | None:
-        """What is left of the steps that were charged, and what those taken and those left cost by themselves; None before the
+        """What is left of the steps that were charged, and what those taken and those left cost alone; None before the
         charge. A run that stopped may go on with them by ``resume=True``, at no further charge."""
         return None if (run := self._session.run) is None else remaining_of(run)
 

@@ -19,7 +19,7 @@ class Remaining:
 
     `steps_charged` is the sum of the steps taken, lost (reserved before an interruption, and never drawn again), given back by a
     settlement, and left. `epsilon_charged` is what the run is certified at. `epsilon_taken` and `epsilon_left` are what the
-    steps taken so far, and those left, cost by themselves at `delta` in a run that was *planned* for so many: a run that stops by
+    steps taken so far, and those left, cost alone at `delta` in a run that was *planned* for so many: a run that stops by
     what it released has the ε of its whole charge, whatever it took (docs/budgets.md). They do not add up to the charged ε, since
     ε grows more slowly than the number of steps.
     """

@@ -75,9 +75,9 @@ class GdpFilter(Rule):
         counts = leaves(unreleased)
         if others := [type(leaf).__name__ for leaf in counts if not isinstance(leaf, Gaussian)]:
             raise ValueError(
-                f"A {self.name} gives nothing back for {others[0]}: its μ was computed for all such steps together, whose number "
-                "was fixed beforehand. Only Gaussian noise on all records has a μ of each step; a Rényi filter has a divergence "
-                "of each step of every kind."
+                f"A {self.name} gives nothing back for {others[0]}: its μ was computed for all such steps together, of a number "
+                "that was fixed beforehand. Only Gaussian noise on all records has a μ of each step; a Rényi filter has a "
+                "divergence of each step of every kind."
             )
         squares = math.fsum(count / leaf.noise_multiplier**2 for leaf, count in counts.items() if isinstance(leaf, Gaussian))
         return {MU_SQUARED: HAIR * squares}

@@ -65,7 +65,7 @@ class Rule(ABC):
             Where the rule does not add up each leaf of the event.
         """
         raise ValueError(
-            f"A {self.name} gives nothing back: it was composed exactly, for releases whose number was fixed beforehand, and "
+            f"A {self.name} gives nothing back: it was composed exactly, for a number of releases that was fixed beforehand, and "
             "says nothing of a run that stops by what it released. Budgets by a filter do: `dperm budget create` without --plan."
         )
 
