@@ -147,6 +147,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=32, help="bytes of a record that are used")
     parser.add_argument("--records", type=int, help="at most so many; all if left out")
     parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--private-only", action="store_true", help="leave plain training out")
     parser.add_argument("--transformers", action="store_true", help="the model of Transformers, GPT2LMHeadModel")
     options = parser.parse_args()
     records, held_out = corpus(options.records)
@@ -156,15 +157,16 @@ def main() -> None:
     model, optimizer = fresh(options)
     print(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters, all trained")
     print(f"untrained: perplexity {perplexity(model, held_out, collate):.1f} a byte")
-    steps, begun = math.ceil(options.epochs * size / options.batch), time.perf_counter()
+    steps, begun = math.ceil(options.epochs * size / options.batch) * (not options.private_only), time.perf_counter()
     for _ in range(steps):
         batch: Any = collate([records[place] for place in torch.randint(size, (options.batch,)).tolist()])
         labels = batch.pop("labels")
         optimizer.zero_grad()
         causal_language_loss(model(**batch), labels).mean().backward()
         optimizer.step()
-    seconds = time.perf_counter() - begun
-    print(f"plain, {steps} steps in {seconds:.0f} s: perplexity {perplexity(model, held_out, collate):.2f} a byte")
+    if steps:
+        seconds = time.perf_counter() - begun
+        print(f"plain, {steps} steps in {seconds:.0f} s: perplexity {perplexity(model, held_out, collate):.2f} a byte")
     for epsilon in options.epsilon:
         model, optimizer = fresh(options)
         begun = time.perf_counter()

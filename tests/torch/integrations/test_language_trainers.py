@@ -415,6 +415,6 @@ def test_the_scripts_in_the_documentation_run(trl: Any, tmp_path: Path) -> None:
     }  # fmt: skip
     names["cpu"] = {"use_cpu": True, "report_to": [], "bf16": False, "activation_checkpointing": False, "disable_tqdm": True}
     for script in scripts:
-        exec(compile(re.sub(r"Config\(output,", "Config(output, **cpu,", script), page.name, "exec"), names)
+        exec(compile(re.sub(r"Config\(\s*output,", "Config(output, **cpu,", script), page.name, "exec"), names)
         assert names["trainer"].private.certificate is not None
         names["model"] = llama()
