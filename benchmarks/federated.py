@@ -1,12 +1,11 @@
 """DP-FedAvg on Fashion-MNIST: 1,000 simulated clients of 60 images, cohorts of 50 by Poisson sampling, 5 local steps, 100 rounds.
 
-Clients have images of all classes, or of two shards sorted by class (McMahan et al. 2017). Settings are the first that were
-tried, on training images alone. Needs DPERM_DATA. Writes benchmarks/results/federated.md.
+Clients have images of all classes. Settings are the first that were tried, on training images alone. Needs DPERM_DATA. Writes
+benchmarks/results/federated.md.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 import warnings
 from functools import partial
@@ -39,21 +38,10 @@ def network() -> nn.Module:
     )  # fmt: skip
 
 
-def clients_of(labels: Tensor, shards: bool) -> np.ndarray:
-    """Whose each image is: 60 at random, or two shards of 30 among all images sorted by class."""
-    order = np.random.default_rng(0).permutation(len(labels))
-    if not shards:
-        return order % CLIENTS
-    by_class = np.argsort(labels.numpy(), kind="stable")
-    groups = np.empty(len(labels), dtype=np.int64)
-    groups[by_class] = np.random.default_rng(0).permutation(2 * CLIENTS).repeat(30) % CLIENTS
-    return groups
-
-
-def trained(x: Tensor, y: Tensor, groups: np.ndarray, rounds: int = ROUNDS, **budget: Any) -> tuple[nn.Module, PrivateTrainer]:
+def trained(x: Tensor, y: Tensor, groups: np.ndarray, **budget: Any) -> tuple[nn.Module, PrivateTrainer]:
     model = network()
     plan = partial(
-        dp_fedavg, rounds=rounds, expected_cohort=COHORT, local_steps=STEPS, local_batch_size=BATCH,
+        dp_fedavg, rounds=ROUNDS, expected_cohort=COHORT, local_steps=STEPS, local_batch_size=BATCH,
         local_learning_rate=LOCAL_RATE, clipping_norm=CLIP,
     )  # fmt: skip
     server = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -71,7 +59,7 @@ def trained(x: Tensor, y: Tensor, groups: np.ndarray, rounds: int = ROUNDS, **bu
     return model, trainer
 
 
-def main(names: list[str]) -> None:
+def main() -> None:
     warnings.simplefilter("ignore")
     images = load_images("fashion_mnist")
     x, y, test, answers = (
@@ -79,31 +67,27 @@ def main(names: list[str]) -> None:
     )
     x, test = (((part.float() / 255 - 0.286) / 0.353)[:, None] for part in (x, test))
     y, answers = y.long(), answers.long()
+    groups = np.random.default_rng(0).permutation(len(y)) % CLIENTS
     lines = [
-        "| clients have | privacy | noise multiplier | ε | test accuracy, % | seconds | of CPU |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| privacy | noise multiplier | ε | test accuracy, % | seconds | of CPU |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
-    for shards in (False, True):
-        groups = clients_of(y, shards)
-        for name, budget in WAYS.items():
-            if names and name not in names:
-                continue
-            start, used = time.perf_counter(), time.process_time()
-            model, trainer = trained(x, y, groups, **budget)
-            took, used = time.perf_counter() - start, time.process_time() - used
-            with torch.no_grad():
-                right = torch.cat([model(part) for part in test.split(1000)]).argmax(1) == answers
-            plan: Any = trainer.plan
-            certificate: Any = trainer.certificate
-            private = "epsilon" in budget
-            lines.append(
-                f"| {'two shards' if shards else 'all classes'} | {name} | "
-                f"{plan.noise.noise_multiplier if private else 0:.3f} | {certificate.epsilon if private else float('inf'):.3f} | "
-                f"{100 * float(right.float().mean()):.1f} | {took:.0f} | {used:.0f} |"
-            )
-            print(lines[-1], flush=True)
-            if not names:
-                (RESULTS / "federated.md").write_text(heading() + "\n".join(lines) + "\n", encoding="utf-8")
+    for name, budget in WAYS.items():
+        start, used = time.perf_counter(), time.process_time()
+        model, trainer = trained(x, y, groups, **budget)
+        took, used = time.perf_counter() - start, time.process_time() - used
+        with torch.no_grad():
+            right = torch.cat([model(part) for part in test.split(1000)]).argmax(1) == answers
+        plan: Any = trainer.plan
+        certificate: Any = trainer.certificate
+        private = "epsilon" in budget
+        lines.append(
+            f"| {name} | {plan.noise.noise_multiplier if private else 0:.3f} | "
+            f"{certificate.epsilon if private else float('inf'):.3f} | {100 * float(right.float().mean()):.1f} | {took:.0f} | "
+            f"{used:.0f} |"
+        )
+        print(lines[-1], flush=True)
+        (RESULTS / "federated.md").write_text(heading() + "\n".join(lines) + "\n", encoding="utf-8")
 
 
 def heading() -> str:
@@ -117,4 +101,4 @@ def heading() -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
