@@ -161,7 +161,8 @@ def test_the_charge_is_made_before_the_first_message_leaves() -> None:
     secret = strategy(**settings, secret_cohort=True)
     secret.start(grid=LoopbackGrid(NODES, reply), initial_arrays=model())
     sampled = SelfComposed(PoissonSampled(1 / 3, Gaussian(1.0, ADD)), 3)
-    assert events[0] == [sampled] and secret.certificate is not None and secret.certificate.event == sampled
+    assert secret.certificate is not None and secret.certificate.event == sampled
+    assert events[0] == [sampled]
     turns = strategy(**settings)
     turns.start(grid=LoopbackGrid(NODES, honest), initial_arrays=model())
     assert turns.certificate is not None and turns.certificate.event == BoundedSquaresGaussian(1.0, 3, 1.0, ADD)
