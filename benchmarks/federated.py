@@ -6,7 +6,7 @@ tried, on training images alone. Needs DPERM_DATA. Writes benchmarks/results/fed
 
 from __future__ import annotations
 
-import sys
+import itertools
 import time
 import warnings
 from functools import partial
@@ -40,20 +40,19 @@ def network() -> nn.Module:
 
 
 def clients_of(labels: Tensor, shards: bool) -> np.ndarray:
-    """Whose each image is: 60 at random, or two shards of 30 among all images sorted by class."""
-    order = np.random.default_rng(0).permutation(len(labels))
+    """Which client holds each image: 60 at random, or two shards of 30 among all images sorted by class."""
     if not shards:
-        return order % CLIENTS
-    by_class = np.argsort(labels.numpy(), kind="stable")
+        return np.random.default_rng(0).permutation(len(labels)) % CLIENTS
     groups = np.empty(len(labels), dtype=np.int64)
+    by_class = np.argsort(labels.numpy(), kind="stable")
     groups[by_class] = np.random.default_rng(0).permutation(2 * CLIENTS).repeat(30) % CLIENTS
     return groups
 
 
-def trained(x: Tensor, y: Tensor, groups: np.ndarray, rounds: int = ROUNDS, **budget: Any) -> tuple[nn.Module, PrivateTrainer]:
+def trained(x: Tensor, y: Tensor, groups: np.ndarray, **budget: Any) -> tuple[nn.Module, PrivateTrainer]:
     model = network()
     plan = partial(
-        dp_fedavg, rounds=rounds, expected_cohort=COHORT, local_steps=STEPS, local_batch_size=BATCH,
+        dp_fedavg, rounds=ROUNDS, expected_cohort=COHORT, local_steps=STEPS, local_batch_size=BATCH,
         local_learning_rate=LOCAL_RATE, clipping_norm=CLIP,
     )  # fmt: skip
     server = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -71,7 +70,7 @@ def trained(x: Tensor, y: Tensor, groups: np.ndarray, rounds: int = ROUNDS, **bu
     return model, trainer
 
 
-def main(names: list[str]) -> None:
+def main() -> None:
     warnings.simplefilter("ignore")
     images = load_images("fashion_mnist")
     x, y, test, answers = (
@@ -83,27 +82,22 @@ def main(names: list[str]) -> None:
         "| clients have | privacy | noise multiplier | ε | test accuracy, % | seconds | of CPU |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for shards in (False, True):
-        groups = clients_of(y, shards)
-        for name, budget in WAYS.items():
-            if names and name not in names:
-                continue
-            start, used = time.perf_counter(), time.process_time()
-            model, trainer = trained(x, y, groups, **budget)
-            took, used = time.perf_counter() - start, time.process_time() - used
-            with torch.no_grad():
-                right = torch.cat([model(part) for part in test.split(1000)]).argmax(1) == answers
-            plan: Any = trainer.plan
-            certificate: Any = trainer.certificate
-            private = "epsilon" in budget
-            lines.append(
-                f"| {'two shards' if shards else 'all classes'} | {name} | "
-                f"{plan.noise.noise_multiplier if private else 0:.3f} | {certificate.epsilon if private else float('inf'):.3f} | "
-                f"{100 * float(right.float().mean()):.1f} | {took:.0f} | {used:.0f} |"
-            )
-            print(lines[-1], flush=True)
-            if not names:
-                (RESULTS / "federated.md").write_text(heading() + "\n".join(lines) + "\n", encoding="utf-8")
+    for shards, (name, budget) in itertools.product((False, True), WAYS.items()):
+        start, used = time.perf_counter(), time.process_time()
+        model, trainer = trained(x, y, clients_of(y, shards), **budget)
+        took, used = time.perf_counter() - start, time.process_time() - used
+        with torch.no_grad():
+            right = torch.cat([model(part) for part in test.split(1000)]).argmax(1) == answers
+        plan: Any = trainer.plan
+        certificate: Any = trainer.certificate
+        private = "epsilon" in budget
+        lines.append(
+            f"| {'two shards' if shards else 'all classes'} | {name} | "
+            f"{plan.noise.noise_multiplier if private else 0:.3f} | {certificate.epsilon if private else float('inf'):.3f} | "
+            f"{100 * float(right.float().mean()):.1f} | {took:.0f} | {used:.0f} |"
+        )
+        print(lines[-1], flush=True)
+        (RESULTS / "federated.md").write_text(heading() + "\n".join(lines) + "\n", encoding="utf-8")
 
 
 def heading() -> str:
@@ -117,4 +111,4 @@ def heading() -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -11,6 +11,7 @@ Client apps stay as they are: they train the model that arrives, and reply with 
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from logging import getLogger
 from typing import Any
@@ -203,14 +204,16 @@ class DPFedAvg(Strategy):
 
 
 def _moved(reply: app.Message, key: str, layout: _Layout, theta: Vector) -> Vector | None:
-    """θ − θ' of a reply. Whatever is wrong with it is an error of the client's, and would be an output."""
-    try:
-        if reply.has_error():
+    """θ − θ' of a reply. Whatever is wrong with it is an error of the client's, and would be an output; so would a warning."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            if reply.has_error():
+                return None
+            arrays = {name: array.numpy() for name, array in reply.content[key].items()}
+            return theta - layout.vector(arrays)
+        except Exception:
             return None
-        arrays = {name: array.numpy() for name, array in reply.content[key].items()}
-        return theta - layout.vector(arrays)
-    except Exception:
-        return None
 
 
 class _Layout:

@@ -103,10 +103,12 @@ def test_clients_are_told_the_settings_and_the_round() -> None:
         lambda message: [replied(message, lambda a: {**a, "weight": a["weight"].ravel()})],
         lambda message: [replied(message, lambda a: {**a, "more": np.ones(2)})],
         lambda message: [replied(message, lambda a: {"weight": a["weight"]})],
+        lambda message: [replied(message, lambda a: {**a, "bias": np.array([1e300, 1j, 0])})],
+        lambda message: [replied(message, lambda a: {**a, "bias": np.full(3, np.finfo(np.longdouble).max)})],
         lambda message: [replied(message, pulls, key="models")],
         lambda message: [Message(content=RecordDict(), reply_to=message)],
     ],
-    ids=["gone", "error", "nan", "inf", "shape", "more arrays", "fewer arrays", "another key", "nothing"],
+    ids=["gone", "error", "nan", "inf", "shape", "more arrays", "fewer arrays", "complex", "huge", "another key", "nothing"],
 )
 def test_a_client_that_replies_anything_else_counts_as_zero(wrong: Callable[[Any], list[Any]]) -> None:
     def reply(node: int, message: Any) -> Iterator[Any]:
@@ -159,7 +161,8 @@ def test_the_charge_is_made_before_the_first_message_leaves() -> None:
     secret = strategy(**settings, secret_cohort=True)
     secret.start(grid=LoopbackGrid(NODES, reply), initial_arrays=model())
     sampled = SelfComposed(PoissonSampled(1 / 3, Gaussian(1.0, ADD)), 3)
-    assert events[0] == [sampled] and secret.certificate is not None and secret.certificate.event == sampled
+    assert secret.certificate is not None and secret.certificate.event == sampled
+    assert events[0] == [sampled]
     turns = strategy(**settings)
     turns.start(grid=LoopbackGrid(NODES, honest), initial_arrays=model())
     assert turns.certificate is not None and turns.certificate.event == BoundedSquaresGaussian(1.0, 3, 1.0, ADD)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dperm.gradient import Adam, AdaptiveClip, FixedSize, LocalUpdate, Plan
+from dperm.gradient import Adam, AdaptiveClip, FixedOrder, FixedSize, LocalUpdate, Plan
+from dperm.gradient.correlation.banded_toeplitz import BandedToeplitz
 from dperm.gradient.recipes import dp_fedavg
 from dperm.mechanisms import GradientPerturbation
-from dperm.objectives import Logistic, PrivacyUnit, Softmax
+from dperm.objectives import PrivacyUnit, Softmax
 from helpers.catalogue.common import ADD, DELTA, EPSILON, REPLACE, SIZE, Entry, gradient, objective
 
 LOCAL = LocalUpdate(4, 2.0)
@@ -42,7 +43,7 @@ def entries() -> Iterator[Entry]:
     settings: dict[str, Any] = {"clipping_norm": None, "bounding": AdaptiveClip(0.5)}
     yield "local updates, adaptive clip", in_rounds(clients.facts, **settings), clients
     yield "local updates, in turns", in_rounds(clients.facts, sampling="fixed_order", expected_cohort=20), clients
-    steep = objective(Logistic(4.0), unit=PrivacyUnit(2))
-    yield "local updates that diverge", in_rounds(steep.facts, local_learning_rate=1e308), steep
+    settings = {"sampler": FixedOrder(4), "correlation": BandedToeplitz(4), "query": LOCAL}
+    yield "local updates, in turns, correlated noise", gradient(clients.facts, **settings), clients
     fixed = objective(relation=REPLACE, public_size=40, unit=PrivacyUnit(2))
     yield "local updates, fixed size", gradient(fixed.facts, sampler=FixedSize(12, 40), public_size=40, query=LOCAL), fixed

@@ -228,4 +228,4 @@ def vectors_at_once(objective: ModuleObjective) -> int:
 
 def _free(device: torch.device) -> int:
     """Bytes of memory that may be thought of as free."""
-    return int(torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else min(_CPU_LIMIT, free_memory()))
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else int(min(_CPU_LIMIT, free_memory()))
