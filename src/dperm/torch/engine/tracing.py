@@ -12,7 +12,6 @@ autograd's.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import functools
 import inspect
 import traceback
@@ -31,6 +30,7 @@ from dperm.torch.engine.derived import Derived, way_back
 from dperm.torch.engine.gradient_forms import Dense
 from dperm.torch.engine.layer_taps import Tape
 from dperm.torch.engine.randomness import Draws, draws_by_name
+from dperm.torch.engine.running import RUNNING
 from dperm.torch.engine.watch import Watch
 from dperm.torch.tensors.nested import map_tensors, tensors
 from dperm.torch.tensors.user_code_errors import line_of_model
@@ -47,10 +47,6 @@ class OutsideError(ValueError):
 def detached(parameter: Tensor | None) -> Any:
     """The parameter as a constant of the graph, whose gradient is read at a tap instead."""
     return None if parameter is None else parameter.detach()
-
-
-#: the run that code in this thread is in
-RUNNING: contextvars.ContextVar[Run | None] = contextvars.ContextVar("RUNNING", default=None)
 
 
 class Run(TorchFunctionMode):
