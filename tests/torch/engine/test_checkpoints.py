@@ -171,13 +171,12 @@ def test_parts_of_all_kinds(name: str, way: str) -> None:
 
 
 def test_against_autograd() -> None:
-    for name in ("closure", "tied", "layers", "in place"):
+    for name in ("closure", "tied"):
         model = Net(FUNCTIONS[name], True, WAYS["not reentrant"]).double()
-        model.attend.eval()
         assert_exact(model, inputs(SIZE, 5, 3), targets(), vmapped=False)
 
 
-@pytest.mark.parametrize("family", ["Llama, tied", "Gemma", "Mixtral"])
+@pytest.mark.parametrize("family", ["Llama, tied", "Gemma"])
 def test_language_models(family: str) -> None:
     style = {**vars(FAMILIES[family]), "dropout": 0.2}
     numbers = words(SIZE)

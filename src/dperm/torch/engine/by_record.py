@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from dperm.torch.engine.batching import together
 from dperm.torch.engine.checkpoints import run_part
+from dperm.torch.engine.known_functions import CHECKPOINTING, inplace_argument, written_by
 from dperm.torch.engine.randomness import draws_by_name
-from dperm.torch.engine.tracing import CHECKPOINTING, OutsideError, Run, inplace_argument, written_by
+from dperm.torch.engine.tracing import OutsideError, Run
 
 
 class _ByRecord(Run):

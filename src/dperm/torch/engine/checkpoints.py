@@ -17,21 +17,17 @@ import contextlib
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dperm.torch.engine.batching import together
-from dperm.torch.engine.tracing import RUNNING, OutsideError
+from dperm.torch.engine.tracing import OutsideError
 from dperm.torch.engine.watch import Watch
 from dperm.torch.tensors.global_randomness import put_python_states, python_states
 from dperm.torch.tensors.nested import tensors, with_tensors
-
-if TYPE_CHECKING:
-    from dperm.torch.engine.by_record import InStep
 
 _CHANGED = "A checkpointed part computes something else when it runs again: it keeps what the first run has left."
 _HIDDEN = "A checkpointed part gives tensors to the model by another way than by returning them."
@@ -40,36 +36,22 @@ _HIDDEN = "A checkpointed part gives tensors to the model by another way than by
 # How calls of checkpoint come here
 
 _TARGET: Any = inspect.unwrap(checkpoint)
+_CODE = _TARGET.__code__
 _LOCK = threading.Lock()
 _users = 0
 
 
-def _copied(function: Any) -> Callable[..., Any]:
-    made = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
-    made.__kwdefaults__ = function.__kwdefaults__
-    return made
-
-
-_ORIGINAL, _CODE = _copied(_TARGET), _TARGET.__code__
-
-
 def _entry(*args: Any, **kwargs: Any) -> Any:
     """Its code stands in that of `checkpoint` for a while, with torch's global names: so it imports what it calls."""
-    from dperm.torch.engine.checkpoints import called
+    from dperm.torch.engine.running import checkpoint_called
 
-    return called(*args, **kwargs)
-
-
-def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a call of `checkpoint` returns: that of PyTorch where no engine runs in this thread."""
-    run = RUNNING.get()
-    return _ORIGINAL(function, *args, **kwargs) if run is None else run.checkpointed(function, *args, **kwargs)
+    return checkpoint_called(*args, **kwargs)
 
 
 @contextlib.contextmanager
 def in_runs() -> Iterator[None]:
     """Within the block calls of `checkpoint` in an engine's run come here. Its code is exchanged, for models hold the function by
-    many names: in their modules, in partials, in attributes."""
+    many names: in their modules, in partials, in attributes. Other threads call PyTorch's, as always."""
     global _users
     with _LOCK:
         _users += 1
@@ -89,7 +71,7 @@ def in_runs() -> Iterator[None]:
 class _Place:
     """How far a run has come: its draws, and what Python has read."""
 
-    def __init__(self, run: InStep) -> None:
+    def __init__(self, run: Any) -> None:
         self._run = run
         self._draws, self._reads = run.draws.place, run.branch.place
         self._python = python_states()
@@ -110,9 +92,9 @@ class _Place:
 
 
 def run_part(
-    run: InStep, function: Callable[..., Any], context_fn: Callable[[], Any] | None, args: Sequence[Any], kwargs: Any
+    run: Any, function: Callable[..., Any], context_fn: Callable[[], Any] | None, args: Sequence[Any], kwargs: Any
 ) -> Any:
-    """What `function` returns, which is computed again on the way back."""
+    """What `function` returns, which is computed again on the way back. `run` is an `InStep` of `by_record`."""
     forward, backward = (contextlib.nullcontext(), contextlib.nullcontext()) if context_fn is None else context_fn()
     part = _Part(run, function, backward, args, kwargs)
     with run.apart(_refuse_to_read) as watch, forward:
@@ -129,9 +111,7 @@ def _refuse_to_read(*_: Any) -> Any:
 class _Part:
     """A part that has run once, and its call."""
 
-    def __init__(
-        self, run: InStep, function: Callable[..., Any], context: Any, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> None:
+    def __init__(self, run: Any, function: Callable[..., Any], context: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         self._run, self._function, self._context, self._args, self._kwargs = run, function, context, args, kwargs
         self._place = _Place(run)
         device = run.tape.flat.device.type

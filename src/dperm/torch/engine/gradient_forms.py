@@ -263,8 +263,7 @@ def total(parts: Sequence[Form]) -> Form:
 def _lengthened(squares: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """Squared norms of Σ_t left_t ⊗ right_t, with what the sum over records may add to one of them in rounding: it takes another
     order, and where terms are huge and cancel, another result."""
-    terms = row_lengths(left) * row_lengths(right)
-    return _longer(squares, terms, left.shape[1])
+    return _longer(squares, _length_bounds(left) * _length_bounds(right), left.shape[1])
 
 
 def _longer(squares: Tensor, terms: Tensor, count: int) -> Tensor:
@@ -333,6 +332,18 @@ def row_lengths(values: Tensor) -> Tensor:
         return squared_lengths(values.double()).sqrt()
     scaled, sizes = _scaled(values)
     return squared_lengths(scaled).sqrt() * sizes
+
+
+def _length_bounds(values: Tensor) -> Tensor:
+    """(…,) bounds from above on lengths of values (…, n), in double precision; in one pass where squares neither overflow nor
+    underflow."""
+    if values.dtype == torch.float64:
+        return row_lengths(values)
+    lengths = torch.linalg.vector_norm(values, dim=-1).double() * (1 + values.shape[-1] * torch.finfo(values.dtype).eps)
+    far = ~((lengths > 1e-12) & (lengths < 1e15))
+    if bool(far.any()):
+        lengths[far] = row_lengths(values[far])
+    return lengths
 
 
 def reordering(count: int, dtype: torch.dtype) -> float:

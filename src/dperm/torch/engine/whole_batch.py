@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from dperm.torch.engine.gradient_forms import Dense
-from dperm.torch.engine.tracing import ENTRYWISE, RefusedError, Run
+from dperm.torch.engine.known_functions import ENTRYWISE
+from dperm.torch.engine.tracing import RefusedError, Run
 from dperm.torch.tensors.nested import tensors
 
 
