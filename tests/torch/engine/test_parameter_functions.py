@@ -205,4 +205,6 @@ def test_experts_keep_factors_in_place_of_gradients() -> None:
     objective = ModuleObjective(model, next_words)
     found = objective.evaluate(numbers, numbers)
     weights = model.layers[0].feed.up.numel() * 4 * 8
-    assert objective.one_by_one is None and not objective.copied and found.bytes_held < weights
+    assert objective.one_by_one is None
+    assert not objective.copied
+    assert found.bytes_held < weights
