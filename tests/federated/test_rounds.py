@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -250,10 +251,12 @@ def test_a_denominator_of_the_replies_is_found(monkeypatch: pytest.MonkeyPatch) 
 
     def mean(self: Any, theta: Any, batches: Any, *rest: Any) -> Any:
         batches = list(batches)
-        return sound(self, theta, [4 * batch / len(batches) for batch in batches], *rest)
+        total = sound(self, theta, batches, *rest)
+        return replace(total, value=4 * total.value / max(1, len(batches)))
 
     monkeypatch.setattr(NoisyGradients, "bounded_sum", mean)
-    assert refuted()
+    others = np.tile(-PULL, (CLIENTS, 1)), np.zeros(CLIENTS)  # more of them than six in every round are next to impossible
+    assert replay(training(plan_of(rounds=6)), [Pair.adding("against all others", others, PULL, 0.0)]).verdict == "refuted"
 
 
 def test_a_server_that_does_not_clip_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

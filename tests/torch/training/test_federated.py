@@ -263,6 +263,10 @@ PLAN = partial(
 )
 
 
+#: every client in each round, and steps that go far: what passes from one client to others shows in every run
+EVERYBODY = partial(PLAN, expected_cohort=COUNT, rounds=4, local_learning_rate=2.0)
+
+
 def training(make: Callable[[], nn.Module] = network, plan: Any = PLAN, relation: str = "add_or_remove_one") -> Training:
     """A plan on one objective, whose checks before a charge are made once."""
     objective = ModuleObjective(
@@ -321,7 +325,9 @@ def test_a_denominator_of_the_answers_received_is_found(monkeypatch: pytest.Monk
         return sound(self, at_theta, state) * (4 / max(1, len(at_theta.norms)))
 
     monkeypatch.setattr(Clip, "query", mean)
-    assert refuted([PLAIN])
+    others = ALIKE.expand(COUNT, ROWS, 5).clone(), torch.zeros(COUNT, ROWS, dtype=torch.long)
+    against = Pair.adding("against all others", others, ALIKE, torch.ones(ROWS, dtype=torch.long))
+    assert refuted([against], plan=partial(PLAN, rounds=6))
 
 
 def test_a_server_that_does_not_clip_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,14 +348,14 @@ def test_parameters_carried_from_one_client_to_the_next_are_found(monkeypatch: p
         self._start = self._start - moved
         return part
 
-    far = partial(PLAN, local_learning_rate=5.0)
+    far = partial(EVERYBODY, local_learning_rate=5.0)
     assert not refuted([FIRST], plan=far)
     monkeypatch.setattr(LocalUpdates, "_part", going_on)
     assert refuted([FIRST], plan=far)
 
 
 def test_state_of_the_model_carried_from_one_client_to_the_next_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    attacked = training(Stateful)
+    attacked = training(Stateful, EVERYBODY)
     attacked.run(DATA, Recorder())  # with its checks before a charge
     monkeypatch.setattr(Evaluation, "begin", lambda self: None)
     assert replay(attacked, [FIRST]).verdict == "refuted"
@@ -372,7 +378,7 @@ def test_randomness_shared_between_clients_is_found(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Draws, "next_step", next_step)
     monkeypatch.setattr(Draws, "seed_of_record", lambda self, name: next(count))
-    assert refuted([FIRST], Stateful)
+    assert refuted([FIRST], Stateful, EVERYBODY)
 
 
 class Unsampled(NoisyGradients):
