@@ -97,7 +97,10 @@ def test_the_examples_for_contributors_run(monkeypatch: pytest.MonkeyPatch) -> N
     "arguments",
     [
         ["dperm_loop.py"],
-        ["gpt2.py", "--records", "60", "--batch", "20", "--layers", "1", "--width", "32", "--length", "16", "--epsilon", "8"],
+        pytest.param(
+            ["gpt2.py", "--records", "60", "--batch", "20", "--layers", "1", "--width", "32", "--length", "16", "--epsilon", "8"],
+            marks=pytest.mark.slow,
+        ),
         pytest.param(["lora.py", "--steps", "2", "--epochs", "1"], marks=pytest.mark.slow),
         pytest.param(["hospital.py", "{tmp}", "400"], marks=pytest.mark.slow),
         pytest.param(["mnist.py", "--epochs", "0.05"], marks=pytest.mark.slow),

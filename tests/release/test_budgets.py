@@ -95,7 +95,7 @@ def test_what_is_no_proved_release_of_it_is_refused(where: str) -> None:
         (Gaussian(9.0, Relation.REPLACE_ONE), {}, "replace_one"),
         (Unsupported("a paper's word"), {}, "cannot add"),
         (Gaussian(9.0), {"label": "renamed"}, "none for 'renamed'"),
-        (Gaussian(9.0), {"label": ""}, "none for ''"),
+        (Gaussian(9.0), {"label": ""}, "names no data set: state by label"),
     ]
     for event, settings, message in refusals:
         with pytest.raises(ValueError, match=message):

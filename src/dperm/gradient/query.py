@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 
 from dperm.objectives.local_training import LocallyTrained, LocalSteps
 from dperm.objectives.per_example import Objective, Pass
-from dperm.privacy.certificates.assumptions import FEDERATED, RELEASED_ANCHOR, Assumption
+from dperm.privacy.certificates.assumptions import RELEASED_ANCHOR, SECRET_COHORT, TRUSTED_SERVER, Assumption
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Query(ABC):
         """TypeError or ValueError, before any charge, for an objective whose records have no such vectors."""
         return
 
-    def assumptions(self) -> Sequence[Assumption]:
-        """What it rests on that nobody checks."""
+    def assumptions(self, *, amplified: bool = True) -> Sequence[Assumption]:
+        """What it rests on that nobody checks, where less is charged because records are drawn at random (`amplified`) or not."""
         return ()
 
     @abstractmethod
@@ -67,7 +67,7 @@ class GradientDifference(Query):
     what = "sum of gradient differences"
     anchored = True
 
-    def assumptions(self) -> Sequence[Assumption]:
+    def assumptions(self, *, amplified: bool = True) -> Sequence[Assumption]:
         return (RELEASED_ANCHOR,)
 
     def at(self, objective: Objective, theta: Any, batch: Any) -> Pass:
@@ -98,8 +98,8 @@ class LocalUpdate(LocalSteps, Query):
             )
         refuse_local(self)
 
-    def assumptions(self) -> Sequence[Assumption]:
-        return FEDERATED
+    def assumptions(self, *, amplified: bool = True) -> Sequence[Assumption]:
+        return (TRUSTED_SERVER, SECRET_COHORT) if amplified else (TRUSTED_SERVER,)
 
     def at(self, objective: Objective, theta: Any, batch: Any) -> Pass:
         return cast(LocallyTrained, objective).local_updates(theta, batch, self)

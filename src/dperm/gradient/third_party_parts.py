@@ -33,7 +33,7 @@ def third_party_assumptions(plan: Any) -> list[Assumption]:
                 parts.append(("optimizer", part.steps_with))
             part = getattr(part, name, None)  # an average holds the update that it averages
     query = getattr(plan, "query", None)
-    rested_on = query.assumptions() if isinstance(query, Query) else ()
+    rested_on = query.assumptions(amplified=plan.sampler.rate < 1) if isinstance(query, Query) else ()
     return list(rested_on) + [
         stranger(name.replace("_", " "), part, _ASSUMED.get(name, "releases what its event states, through the channel"))
         for name, part in parts

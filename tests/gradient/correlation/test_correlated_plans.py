@@ -219,7 +219,7 @@ def test_replay_finds_records_that_move_all_that_is_charged_and_no_more(made: Pl
 
 @pytest.mark.parametrize(
     "made",
-    [correlated(steps=22), correlated(FixedOrder(5), BandedToeplitz(4), steps=18), correlated(FullBatch(), steps=8)],
+    [correlated(steps=12), correlated(FixedOrder(5), BandedToeplitz(4), steps=18), correlated(FullBatch(), steps=8)],
     ids=lambda made: made.kind,
 )
 def test_each_model_of_several_moves_what_is_charged_for_it(made: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

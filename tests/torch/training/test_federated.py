@@ -24,7 +24,7 @@ from dperm.release import SpendLog
 from dperm.torch import ModuleObjective, PrivateTrainer
 from dperm.torch.data.units import MeanLoss, OfPersons, PersonRecords
 from dperm.torch.engine import gradient_pass
-from dperm.torch.engine.isolated import Evaluation
+from dperm.torch.engine.isolated import Evaluation, IsolatedEngine
 from dperm.torch.engine.layer_taps import Tape
 from dperm.torch.engine.local_training import LocalUpdates
 from dperm.torch.engine.randomness import Draws
@@ -357,7 +357,18 @@ def test_parameters_carried_from_one_client_to_the_next_are_found(monkeypatch: p
 def test_state_of_the_model_carried_from_one_client_to_the_next_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     attacked = training(Stateful, EVERYBODY)
     attacked.run(DATA, Recorder())  # with its checks before a charge
-    monkeypatch.setattr(Evaluation, "begin", lambda self: None)
+    sound = IsolatedEngine.evaluate
+
+    def once(self: IsolatedEngine, *args: Any, **settings: Any) -> Any:
+        """Put back when all clients of a round have trained, and not between them."""
+        kept = self.snapshot()
+        try:
+            return sound(self, *args, **settings)
+        finally:
+            kept.restore()
+
+    monkeypatch.setattr(IsolatedEngine, "evaluate", once)
+    monkeypatch.setattr(Evaluation, "put_back", lambda self: None)
     assert replay(attacked, [FIRST]).verdict == "refuted"
 
 

@@ -150,21 +150,20 @@ RELEASED_ANCHOR = Assumption(
 )
 
 #: of training in rounds, where records are mostly clients
-FEDERATED = (
-    Assumption(
-        "Whoever sums the local updates and adds the noise is trusted (central differential privacy): the server sees each "
-        "client's update.",
-        "caller",
-        "stated: updates are clipped, summed and noised in one place, and nothing leaves it before the noise",
-        "trusted server",
-    ),
-    Assumption(
-        "Which clients take part in which round stays secret from whoever sees the models, where less is charged because clients "
-        "are drawn at random.",
-        "caller",
-        "drawn by dperm from secret randomness, each client by itself, over all clients; neither written nor returned",
-        "secret cohort",
-    ),
+TRUSTED_SERVER = Assumption(
+    "Whoever sums the local updates and adds the noise is trusted (central differential privacy): the server sees each client's "
+    "update.",
+    "caller",
+    "stated: updates are clipped, summed and noised in one place, and nothing leaves it before the noise",
+    "trusted server",
+)
+#: the same, where less is charged because clients are drawn at random
+SECRET_COHORT = Assumption(
+    "Which clients take part in which round stays secret from whoever sees the models: less is charged because clients are drawn "
+    "at random.",
+    "caller",
+    "drawn by dperm from secret randomness; neither written nor returned",
+    "secret cohort",
 )
 
 #: of records that decide what is kept, and are not charged

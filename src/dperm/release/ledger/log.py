@@ -606,6 +606,11 @@ def _whose() -> str:
 def _refuse_unknown(rows: Rows, label: str, where: str) -> None:
     """ValueError where others have budgets and this data set has none."""
     if rows("SELECT count(*) FROM dperm_budgets")[0][0]:
+        if not label:
+            raise ValueError(
+                f"The spend log {where} has budgets, and this run names no data set: state by label=… which budget it belongs "
+                "to, or use another log (DPERM_SPEND_LOG)."
+            )
         raise ValueError(
             f"The spend log {where} has budgets, and none for {label!r}: its owner makes one by `dperm budget create`."
         )

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from dperm.torch.data.collation import grouped, joined, refuse_other_than_pairs
@@ -27,7 +28,7 @@ class Rows(Dataset[Any]):
         return self._size
 
     def __getitem__(self, index: int) -> Any:
-        return map_tensors(lambda tensor: tensor[index], self._tensors)
+        return map_tensors(lambda tensor: tensor[index].clone(), self._tensors)  # so that nobody writes into the records
 
 
 class Transformed(Dataset[Any]):
@@ -41,7 +42,7 @@ class Transformed(Dataset[Any]):
         return len(self._dataset)
 
     def __getitem__(self, index: int) -> Any:
-        item = self._dataset[index]
+        item = map_tensors(Tensor.clone, self._dataset[index])  # which may be a view of the records
         pair = pair_of(item)
         if pair is item and type(item) is not tuple:  # a picture, say, that is no tensor yet
             return self._transform(item)

@@ -88,7 +88,12 @@ class InStep(_ByRecord):
         return other
 
     def checkpointed(self, function: Callable[..., Any], *args: Any, **settings: Any) -> Any:
-        """By computing it again on the way back: `use_reentrant` makes no difference, and draws are always the same."""
+        """By computing it again on the way back: `use_reentrant` makes no difference, and draws are always the same.
+
+        A part within another is computed again with that one, and keeps what it computes then.
+        """
+        if self._watches:
+            return super().checkpointed(function, *args, **settings)
         asked = {name: settings.pop(name) for name in CHECKPOINTING if name in settings}
         return run_part(self, function, asked.get("context_fn"), args, settings)
 

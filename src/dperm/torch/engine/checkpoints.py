@@ -14,6 +14,7 @@ The memory is that of ordinary checkpointing: the inputs of each part, and one p
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -114,6 +115,7 @@ class _Part:
     def __init__(self, run: Any, function: Callable[..., Any], context: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         self._run, self._function, self._context, self._args, self._kwargs = run, function, context, args, kwargs
         self._place = _Place(run)
+        self._variables = contextvars.copy_context()  # as the first run finds them: what the second sets goes nowhere
         device = run.tape.flat.device.type
         self._autocast = {
             kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind), torch.is_autocast_cache_enabled())
@@ -174,7 +176,8 @@ class _Part:
             stack.enter_context(self._place.taken())
             stack.enter_context(torch.enable_grad())
             anchor = stack.enter_context(tape.again())
-            results = torch.vmap(one, randomness="different")(torch.zeros(tape.size), *fresh)
+            whole = torch.vmap(one, randomness="different")
+            results = self._variables.copy().run(whole, torch.zeros(tape.size), *fresh)
         if orders != [(self._order, self._reads)] or not all(map(_agree, self._sums, map(_sums, results))):
             raise OutsideError(_CHANGED)
         pairs = [

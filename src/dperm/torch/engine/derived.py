@@ -54,7 +54,7 @@ def way_back(func: Any, args: Sequence[Any], output: Tensor) -> Callable[[Form],
     if isinstance(index, slice):
         start, stop, step = index.indices(shape[0])
         return (lambda form: Block(form, start, shape)) if step == 1 and stop > start else None
-    if isinstance(index, int) or (isinstance(index, Tensor) and not index.dim() and index.dtype is not torch.bool):
+    if type(index) is int or (isinstance(index, Tensor) and not index.dim() and index.dtype is not torch.bool):
         row = int(index) % shape[0]
         return lambda form: Block(_as_a_row(form), row, shape)
     return None

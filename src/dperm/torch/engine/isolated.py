@@ -32,6 +32,7 @@ from dperm.torch.engine.whole_batch import Beside
 from dperm.torch.parameters.flat_parameters import FlatParameters
 from dperm.torch.tensors.buffers import Leases, Pool
 from dperm.torch.tensors.nested import FAILURES, map_tensors, padded, tensors, with_tensors
+from dperm.torch.tensors.process_switches import put_switches, switches
 from dperm.torch.tensors.user_code_errors import in_short
 
 
@@ -120,7 +121,7 @@ class IsolatedEngine:
                         one.batch(Batch.whole(records, padded(inputs), padded(targets), names))
             finally:
                 self.flat.rest()
-                kept.restore()
+                one.put_back()
         if not self.charged and (each is not None or not beside):
             one.refuse_kept()
         return TorchPass(size, one.parts or [nobody(self.flat)], self.flat, one.leases)
@@ -192,12 +193,18 @@ class Evaluation:
         trained = {leaf.untyped_storage().data_ptr() for leaf in engine.flat.leaves}
         self._fixed = kept.left_out | trained
         self._survivors: list[weakref.ref[Tensor]] = []
+        self._switches = switches()
 
     def begin(self) -> None:
         """Put back what the last run has changed."""
         if self._begun:
-            self._kept.restore()
+            self.put_back()
         self._begun = True
+
+    def put_back(self) -> None:
+        """Leave all that the model and the loss keep, and the switches of the process, as they were before the evaluation."""
+        self._kept.restore()
+        put_switches(self._switches)
 
     def batch(self, batch: Batch) -> None:
         """Run all records, on whatever ways they go, in as many runs as there are ways. Once the run is charged, a record that

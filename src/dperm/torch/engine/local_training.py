@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -43,12 +44,13 @@ class LocalUpdates:
         loss = torch.zeros(1, dtype=flat.dtype, device=flat.device)
         moved: list[Tensor | None] = [None] * len(flat.leaves)
         try:
-            loss, end = self._trained(evaluation, record)
+            loss, end = contextvars.copy_context().run(self._trained, evaluation, record)
             moved = list(flat.parts(self._start - end))
         except Exception:
             if not engine.charged:
                 raise
         finally:
+            evaluation.put_back()  # first the model's own parameters, which a client may have replaced
             flat.put(self._start)
         tape = evaluation.tape(1)
         with torch.no_grad():

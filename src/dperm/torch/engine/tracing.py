@@ -270,7 +270,12 @@ class Run(TorchFunctionMode):
 
     def _is_derived(self, func: Any, parameters: Sequence[Any], given: Sequence[Any], args: Any, kwargs: Any) -> bool:
         """Whether a call makes functions of parameters, and of what belongs to no record, in tensors of their own."""
-        if self.own_tensors or written_by(func, args, kwargs) is not None or "out" in kwargs or draws_by_name(func.__name__):
+        if (
+            self.own_tensors
+            or written_by(func, args, kwargs) is not None
+            or kwargs.get("out") is not None
+            or draws_by_name(func.__name__)
+        ):
             return False
         others = [value for value in given if isinstance(value, Tensor) and not self._is_parameter(value)]
         if others and func in ENTRYWISE and all(parameter.dim() < 2 for parameter in parameters):
@@ -279,6 +284,8 @@ class Run(TorchFunctionMode):
 
     def _derive(self, func: Any, parameters: Sequence[Any], args: Any, kwargs: Any) -> Any:
         output = func(*args, **kwargs)
+        if any(tensor.is_complex() for tensor in tensors(output)):  # rules and forms are those of real numbers
+            return self._by_copies(func, parameters, args, kwargs)
         found: dict[nn.Parameter, None] = {}
         for parameter in parameters:
             derived = self.tape.derived.get(id(parameter))

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from dperm.torch.engine.gradient_pass import TorchPass
 from dperm.torch.engine.isolated import IsolatedEngine
+from dperm.torch.engine.model_state import Snapshot
 from dperm.torch.engine.record_gradients import slopes
 from dperm.torch.engine.tracing import RefusedError
 from dperm.torch.independence.refusals import refusing_shared_calls
@@ -30,6 +31,12 @@ from dperm.torch.tensors.user_code_errors import in_short
 _NORMS = 2  # records whose gradients are compared by themselves
 _EXCHANGED = 4  # records that are exchanged, one at a time, where mixing is looked for
 
+_TRIES = 10  # runs by which it is told whether draws matter, and that must all differ from an ordinary batch where they may
+
+_UNTESTED = (
+    "The model draws random numbers in evaluation mode that change its losses, so that its gradients cannot be compared with "
+    'autograd\'s, which independence="tested" rests on: let it draw in training mode only.'
+)
 _MIXES = (
     "One record's loss depends on another record: the model and the loss give it another loss in a batch than alone. A layer or "
     "the loss mixes records, or depends on how many records there are. Look for normalisation over the batch, losses that "
@@ -43,29 +50,27 @@ _GRADIENTS = (
 
 def disagreement(engine: IsolatedEngine, inputs: Any, targets: Any, size: int, *, beside: bool) -> str | None:
     """What is wrong with the gradients of these records, or None. Parameters are moved a little meanwhile, so that layers
-    that start at zero hide nothing; layers are in evaluation mode where the model draws, and nothing is compared where it
-    draws still.
+    that start at zero hide nothing; layers are in evaluation mode where draws make a difference, and nothing is compared where
+    they still do. With `beside` that is a reason to refuse the model: which axis of a tensor has the records is only tested.
     """
     model, flat = engine.model, engine.flat
     kept, asleep = engine.snapshot(), False
     modes = {module: module.training for module in model.modules()}
     with kept_states(flat.device), _moved(flat):
         try:
-            plain = _ordinary(engine, *_copied(inputs, targets))
-            kept.restore()
+            plain = _undrawn(engine, kept, inputs, targets)
             if plain is None:
                 asleep = True
                 for module in modes:
                     module.training = False
-                plain = _ordinary(engine, *_copied(inputs, targets))
-                kept.restore()
+                plain = _undrawn(engine, kept, inputs, targets)
                 for module in modes:
                     module.training = modes[module] if plain is None else False
                 asleep = plain is not None
             try:
                 looked = contextlib.nullcontext(set[Any]()) if beside else refusing_shared_calls()
                 with looked as ran, engine.as_it_was() if asleep else contextlib.nullcontext():
-                    mine = engine.evaluate((inputs, targets), size, beside=beside)
+                    mine, problem = _compared(engine, plain, inputs, targets, size, beside=beside)
                 engine.ran |= ran
             except RefusedError:
                 raise
@@ -78,11 +83,11 @@ def disagreement(engine: IsolatedEngine, inputs: Any, targets: Any, size: int, *
             for module, mode in modes.items():
                 module.training = mode
     if plain is None:
-        return None
+        return _UNTESTED if beside else None
     if not plain.trains:
         return "The losses do not depend on the trainable parameters: there is nothing to train."
     engine.untouched = mine.untouched
-    return _apart(mine, plain, flat, _rounding(model))
+    return problem
 
 
 def _copied(*batch: Any) -> Any:
@@ -93,17 +98,46 @@ def _copied(*batch: Any) -> Any:
 @dataclass(frozen=True)
 class _Ordinary:
     """Of one ordinary batch: its losses (b,), weights (b,), the gradient (p,) of the weighted losses, the norms of the gradients
-    of some records by their numbers, and whether there is a gradient at all."""
+    of some records by their numbers, whether there is a gradient at all, and whether the model drew random numbers."""
 
     losses: Tensor
     weights: Tensor
     gradient: Tensor
     norms: dict[int, Tensor]
     trains: bool
+    draws: bool
 
 
-def _ordinary(engine: IsolatedEngine, inputs: Any, targets: Any) -> _Ordinary | None:
-    """None where the model draws."""
+def _compared(
+    engine: IsolatedEngine, plain: _Ordinary | None, inputs: Any, targets: Any, size: int, *, beside: bool
+) -> tuple[TorchPass, str | None]:
+    """The engine's pass, and how it differs from the ordinary batch, if it does. Where the model draws, several passes have to
+    differ: a coin that seldom matters may be why one does."""
+    left = _TRIES if plain is not None and plain.draws else 1
+    while True:
+        left -= 1
+        mine = engine.evaluate((inputs, targets), size, beside=beside)
+        problem = None if plain is None else _apart(mine, plain, engine.flat, _rounding(engine.model))
+        if problem is None or not left:
+            return mine, problem
+        engine.draws.next_step()
+
+
+def _undrawn(engine: IsolatedEngine, kept: Snapshot, inputs: Any, targets: Any) -> _Ordinary | None:
+    """What an ordinary batch gives, or None where that depends on what the model draws: one of several runs differs."""
+    first = _ordinary(engine, *_copied(inputs, targets))
+    kept.restore()
+    for _ in range(_TRIES if first.draws else 0):
+        engine.draws.next_step()
+        other = _ordinary(engine, *_copied(inputs, targets))
+        kept.restore()
+        same = torch.equal(first.losses, other.losses) and torch.equal(first.gradient, other.gradient)
+        if not engine.flat.everywhere(same):
+            return None
+    return first
+
+
+def _ordinary(engine: IsolatedEngine, inputs: Any, targets: Any) -> _Ordinary:
     flat, draws = engine.flat, engine.draws
     before = global_states(flat.device), draws.of_step.get_state().numpy().tobytes()
     with torch.enable_grad(), engine.watching():
@@ -117,9 +151,7 @@ def _ordinary(engine: IsolatedEngine, inputs: Any, targets: Any) -> _Ordinary | 
             norms[number] = flat.length(_gradient(usable, flat, only, keep=True))
         gradient = _gradient(usable, flat, weights)
     after = global_states(flat.device), draws.of_step.get_state().numpy().tobytes()
-    if flat.everywhere(after != before):
-        return None
-    return _Ordinary(losses.detach(), weights, gradient, norms, losses.requires_grad)
+    return _Ordinary(losses.detach(), weights, gradient, norms, losses.requires_grad, flat.everywhere(after != before))
 
 
 def _gradient(losses: Tensor, flat: FlatParameters, weights: Tensor, *, keep: bool = False) -> Tensor:

@@ -33,7 +33,7 @@ def rms_norm(run: Run, input: Tensor, normalized_shape: Sequence[int], weight: A
 def _last_axes(
     run: Run, normalise: Callable[[Tensor, Any, Any], Tensor], input: Tensor, axes: int, weight: Any, bias: Any
 ) -> Any:
-    if not run.constant(weight, bias) or run.trains(input):
+    if not run.constant(weight, bias) or run.trains(input) or (weight is bias and run.trains(weight)):
         return NotImplemented
     learned = run.learned(weight, bias)
 
@@ -77,7 +77,7 @@ def instance_norm(
 
 def _channels(run: Run, normalise: Callable[[Tensor, Any, Any], Tensor], input: Tensor, weight: Any, bias: Any) -> Any:
     """Input (n, channels, ...) of a record that counts as a batch of n, one in most models."""
-    if not run.constant(weight, bias) or run.trains(input) or input.dim() < 2:
+    if not run.constant(weight, bias) or run.trains(input) or input.dim() < 2 or (weight is bias and run.trains(weight)):
         return NotImplemented
     learned = run.learned(weight, bias)
 
