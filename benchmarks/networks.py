@@ -13,6 +13,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -264,19 +265,17 @@ def main() -> None:
         return
     warnings.simplefilter("ignore")
     torch.set_num_threads(os.cpu_count() or 1)
-    os.environ["DPERM_SPEND_LOG"] = str(RESULTS.parent / ".spend.db")
     lines = [
         "| model | without privacy, ms | dperm, ms | goal | fastest peer, ms | all peers, ms (peak memory) | norms only "
         "| peak memory | products |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    try:
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["DPERM_SPEND_LOG"] = str(Path(folder) / "spend.db")
         for name in WORK:
             if len(sys.argv) < 2 or sys.argv[1] in name:
                 lines.append(compare(name))
                 print(lines[-1], flush=True)
-    finally:
-        Path(os.environ["DPERM_SPEND_LOG"]).unlink(missing_ok=True)
     if len(sys.argv) > 1:
         return
     about = "\n".join(f"- {name}: {value}" for name, value in machine().items())

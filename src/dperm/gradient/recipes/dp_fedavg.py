@@ -71,7 +71,7 @@ def _cohorts(kind: type[Sampler], public_size: int, expected_cohort: float, roun
     sampler, _ = kind.for_batches(public_size, expected_cohort, passes, RECORD)
     if rounds % sampler.period:
         raise ValueError(
-            f"Expected rounds as a multiple of {sampler.period} with {sampler.words} sampling, which draws so many together, "
-            f"got {rounds}."
+            f"Expected rounds as a multiple of {sampler.period}, got {rounds}: in {sampler.words} sampling clients take turns in "
+            f"{sampler.period} groups (public_size ÷ expected_cohort, rounded up). Poisson sampling takes any number of rounds."
         )
     return sampler
