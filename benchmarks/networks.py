@@ -131,7 +131,7 @@ def opacus_sharded_step(work: Work, x: Tensor, y: Tensor, mode: str) -> Callable
     from torch.distributed.fsdp import fully_shard
 
     if not torch.distributed.is_initialized():
-        torch.distributed.init_process_group("gloo", init_method="tcp://127.0.0.1:29577", rank=0, world_size=1)
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     model = work.make(True).to(DEVICE)
     fully_shard(model)
     settings = {"noise_multiplier": NOISE, "max_grad_norm": CLIP, "expected_batch_size": work.batch}
