@@ -106,6 +106,8 @@ class _Ordinary:
     norms: dict[int, Tensor]
     trains: bool
     draws: bool
+    #: the states of the generators afterwards
+    after: tuple[bytes, ...]
 
 
 def _compared(
@@ -132,14 +134,14 @@ def _undrawn(engine: IsolatedEngine, kept: Snapshot, inputs: Any, targets: Any) 
         other = _ordinary(engine, *_copied(inputs, targets))
         kept.restore()
         same = torch.equal(first.losses, other.losses) and torch.equal(first.gradient, other.gradient)
-        if not engine.flat.everywhere(same):
+        if not engine.flat.everywhere(same) or other.after[0] == first.after[0]:  # the model seeds torch's generator
             return None
     return first
 
 
 def _ordinary(engine: IsolatedEngine, inputs: Any, targets: Any) -> _Ordinary:
     flat, draws = engine.flat, engine.draws
-    before = global_states(flat.device), draws.of_step.get_state().numpy().tobytes()
+    before = *global_states(flat.device), draws.of_step.get_state().numpy().tobytes()
     with torch.enable_grad(), engine.watching():
         losses = engine.losses(inputs, targets)
         weights = torch.linspace(0.5, 1.5, len(losses), dtype=losses.dtype, device=losses.device)
@@ -150,8 +152,8 @@ def _ordinary(engine: IsolatedEngine, inputs: Any, targets: Any) -> _Ordinary:
             only = torch.zeros_like(weights).index_fill_(0, torch.tensor([number], device=losses.device), 1.0)
             norms[number] = flat.length(_gradient(usable, flat, only, keep=True))
         gradient = _gradient(usable, flat, weights)
-    after = global_states(flat.device), draws.of_step.get_state().numpy().tobytes()
-    return _Ordinary(losses.detach(), weights, gradient, norms, losses.requires_grad, flat.everywhere(after != before))
+    after = *global_states(flat.device), draws.of_step.get_state().numpy().tobytes()
+    return _Ordinary(losses.detach(), weights, gradient, norms, losses.requires_grad, flat.everywhere(after != before), after)
 
 
 def _gradient(losses: Tensor, flat: FlatParameters, weights: Tensor, *, keep: bool = False) -> Tensor:
