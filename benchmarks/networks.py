@@ -96,6 +96,18 @@ class ByRecord(nn.CrossEntropyLoss):
         return each.mean() if self.reduction == "mean" else each
 
 
+def opacus_loop(x: Tensor, y: Tensor, wrapped: Any, optimizer: Any, criterion: Any) -> Callable[[], Any]:
+    """A step of Opacus on a batch by Poisson sampling."""
+
+    def step() -> None:
+        chosen = torch.nonzero(torch.rand(len(x), device=DEVICE) < RATE).flatten()
+        optimizer.zero_grad()
+        criterion(wrapped(x[chosen]), y[chosen]).backward()
+        optimizer.step()
+
+    return step
+
+
 def opacus_step(work: Work, x: Tensor, y: Tensor, mode: str) -> Callable[[], Any]:
     """Opacus' own loop: per-sample gradients by hooks or functorch, or ghost clipping, then its optimiser."""
     from opacus.grad_sample import GradSampleModule, GradSampleModuleExpandedWeights, GradSampleModuleFastGradientClipping
@@ -114,13 +126,7 @@ def opacus_step(work: Work, x: Tensor, y: Tensor, mode: str) -> Callable[[], Any
         optimizer = DPOptimizer(torch.optim.SGD(trained(wrapped), lr=0.01), **settings)
         criterion = ByRecord()
 
-    def step() -> None:
-        chosen = torch.nonzero(torch.rand(len(x), device=DEVICE) < RATE).flatten()
-        optimizer.zero_grad()
-        criterion(wrapped(x[chosen]), y[chosen]).backward()
-        optimizer.step()
-
-    return step
+    return opacus_loop(x, y, wrapped, optimizer, criterion)
 
 
 def opacus_sharded_step(work: Work, x: Tensor, y: Tensor, mode: str) -> Callable[[], Any]:
@@ -139,13 +145,7 @@ def opacus_sharded_step(work: Work, x: Tensor, y: Tensor, mode: str) -> Callable
     optimizer: Any = FSDPOptimizerFastGradientClipping(torch.optim.SGD(trained(wrapped), lr=0.01), **settings)
     criterion: Any = DPLossFastGradientClipping(wrapped, optimizer, ByRecord(), "mean")
 
-    def step() -> None:
-        chosen = torch.nonzero(torch.rand(len(x), device=DEVICE) < RATE).flatten()
-        optimizer.zero_grad()
-        criterion(wrapped(x[chosen]), y[chosen]).backward()
-        optimizer.step()
-
-    return step
+    return opacus_loop(x, y, wrapped, optimizer, criterion)
 
 
 def opake_step(work: Work, x: Tensor, y: Tensor, mode: str) -> Callable[[], Any]:

@@ -21,7 +21,12 @@ from dperm.torch.tensors.global_randomness import seed_all
 from dperm.torch.training.preflight import bytes_per_record
 
 N, VIEWS = 24, 3
-SQUARES: Callable[[Tensor, Tensor], Tensor] = lambda outputs, targets: (outputs - targets[:, None]).square().mean(1)  # noqa: E731
+
+
+def squares(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets[:, None]).square().mean(1)
+
+
 RNG = torch.Generator().manual_seed(0)
 X, Y = torch.randn(N, 1, 4, 4, generator=RNG), torch.randn(N, generator=RNG)
 
@@ -50,7 +55,7 @@ def stacked(items: list[Any]) -> Any:
     return torch.stack([x for x, _ in items]), torch.stack([y for _, y in items])
 
 
-def trainer(model: nn.Module, loss: Any = SQUARES, views: int = VIEWS, **settings: Any) -> PrivateTrainer:
+def trainer(model: nn.Module, loss: Any = squares, views: int = VIEWS, **settings: Any) -> PrivateTrainer:
     given: dict[str, Any] = {"noise_multiplier": 1.0, "delta": 1e-5, "public_size": N, "epochs": 2, "expected_batch_size": 6}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return PrivateTrainer(model, loss, optimizer, views=views, clipping_norm=1.0, **(given | settings))
@@ -58,7 +63,7 @@ def trainer(model: nn.Module, loss: Any = SQUARES, views: int = VIEWS, **setting
 
 def gradients_of(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     """(p,) by autograd, of the mean loss of these rows."""
-    slopes = torch.autograd.grad(SQUARES(model(inputs), targets).mean(), list(model.parameters()))
+    slopes = torch.autograd.grad(squares(model(inputs), targets).mean(), list(model.parameters()))
     return torch.cat([slope.flatten() for slope in slopes])
 
 
@@ -191,7 +196,10 @@ def test_one_view_is_what_it_was() -> None:
 
 def test_a_transform_keeps_how_a_record_is_arranged() -> None:
     """Targets are left alone, but where a record has none: the loss then gets what was transformed."""
-    twice: Callable[[Any], Any] = lambda x: tuple(2 * part for part in x) if isinstance(x, tuple) else 2 * x  # noqa: E731
+
+    def twice(x: Any) -> Any:
+        return tuple(2 * part for part in x) if isinstance(x, tuple) else 2 * x
+
     triples = [(torch.ones(2), torch.ones(3), torch.ones(1)) for _ in range(4)]
     for data in (triples, (torch.ones(4, 2), torch.ones(4, 3), torch.ones(4, 1))):
         (inputs, targets), *_ = TorchRecords(data, transform=twice).batches()
@@ -250,7 +258,7 @@ def test_what_is_wrong_with_views_is_said_before_the_charge() -> None:
     with pytest.raises(ValueError, match="rows that it was given along the first axis"):
         trainer(Shared(), lambda outputs, targets: outputs[0].sum(1) + targets).fit((X, Y), progress=False)
     with pytest.raises(ValueError, match="one loss per row"):
-        trainer(network(), lambda outputs, targets: SQUARES(outputs, targets).mean()).fit((X, Y), progress=False)
+        trainer(network(), lambda outputs, targets: squares(outputs, targets).mean()).fit((X, Y), progress=False)
     with pytest.raises(ValueError, match="generator of random numbers"):
         trainer(network(), transform=functools.partial(_by_own, np.random.default_rng(0))).fit((X, Y), progress=False)
     assert not SpendLog.current().charges()
