@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 from dperm.audit import Pair, Training, replay
 from dperm.release import SpendLog, alignment
@@ -347,3 +347,14 @@ def test_memory_is_measured_with_all_views() -> None:
             batch = X[:, None].expand(-1, views, 1, 4, 4), Y[:, None].expand(-1, views)
         found.append(bytes_per_record(objective, *batch)[0])
     assert 3 < found[1] / found[0] < 4.5
+
+
+def test_a_transform_in_place_changes_neither_the_records_nor_other_views() -> None:
+    """Windows of one series share memory: what is written into one would reach others."""
+    series = torch.arange(1.0, 9.0)
+    given = series.clone(), torch.zeros(6)
+    for data in (TensorDataset(series.unfold(0, 3, 1), given[1]), [(window, 0.0) for window in series.unfold(0, 3, 1)]):
+        records = TorchRecords(data, views=2, transform=lambda window: window.mul_(0.5))
+        ((inputs, _),) = records.batches()
+        assert torch.equal(inputs, given[0].unfold(0, 3, 1)[:, None].expand(-1, 2, -1) / 2)
+        assert torch.equal(series, given[0])

@@ -171,11 +171,11 @@ class Of(nn.Module):
 
 
 def _complex_product(m: Of, x: Tensor) -> Tensor:
-    return (x.to(torch.complex128) @ torch.complex(m.real, m.imaginary)).abs()
+    return (torch.complex(x, x.flip(1)) @ torch.complex(m.real, m.imaginary)).abs()
 
 
 def _complex_linear(m: Of, x: Tensor) -> Tensor:
-    return F.linear(x.to(torch.complex128), torch.view_as_complex(torch.stack([m.real, m.imaginary], -1))).abs()
+    return F.linear(torch.complex(x, x.flip(1)), torch.view_as_complex(torch.stack([m.real, m.imaginary], -1))).abs()
 
 
 def _one_for_both(m: Of, x: Tensor) -> Tensor:

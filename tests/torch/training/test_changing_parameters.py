@@ -313,3 +313,15 @@ def test_a_run_whose_layers_were_unfrozen_goes_on_from_its_checkpoint(tmp_path) 
         resumed.fit((X, Y), resume=True)
     assert not torch.equal(other[0].weight, model[0].weight)
     assert resumed.history[-1]["step"] == 12
+
+
+def test_noise_that_doubles_cannot_hold_on_more_numbers_ends_the_run() -> None:
+    model = _layers()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    steps = _trainer(model, optimizer, noise_multiplier=2e12).steps((X, Y))  # most: 2.5e12 on 12 numbers, 1.4e12 on 37
+    next(steps)
+    optimizer.step()
+    model[0].requires_grad_(True)
+    with pytest.raises(ValueError, match="Expected noise below"):
+        next(steps)
