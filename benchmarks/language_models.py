@@ -34,8 +34,12 @@ from dperm.torch.ranks.tensor_noise import open_channel
 from helpers.language_models import LanguageModel, Style, adapted, next_words, words
 
 RESULTS = Path(__file__).parent / "results"
-BATCH, LENGTH, ROUNDS = 8, 128, 7
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+ON_CPU = DEVICE.type == "cpu"
+BATCH, LENGTH, ROUNDS = 8, 128 if ON_CPU else 512, 7
 LLAMA = Style(width=384, hidden=1024, layers=8, vocabulary=2000, key_heads=1)
+if not ON_CPU:
+    LLAMA = replace(LLAMA, width=1024, hidden=2816, layers=16, vocabulary=32_000)
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,9 @@ class Work:
         model: nn.Module = LanguageModel(replace(LLAMA, checkpointed={"use_reentrant": False} if self.checkpointed else None))
         if self.narrow:
             model.to(torch.bfloat16)
-        return adapted(model, lambda name: "proj" in name or "feed" in name, self.rank) if self.rank else model
+        if self.rank:
+            model = adapted(model, lambda name: "proj" in name or "feed" in name, self.rank)
+        return model.to(DEVICE)
 
 
 WORK = {
@@ -69,7 +75,7 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
 
 
 def plain_step(work: Work) -> Callable[[], Any]:
-    model, data = work.model(), words(BATCH, LENGTH, LLAMA.vocabulary)
+    model, data = work.model(), words(BATCH, LENGTH, LLAMA.vocabulary).to(DEVICE)
     optimizer = torch.optim.AdamW(trained(model), lr=1e-4)
 
     def step() -> None:
@@ -81,13 +87,13 @@ def plain_step(work: Work) -> Callable[[], Any]:
 
 
 def private_step(work: Work) -> Callable[[], Any]:
-    model, data = work.model(), words(BATCH, LENGTH, LLAMA.vocabulary)
+    model, data = work.model(), words(BATCH, LENGTH, LLAMA.vocabulary).to(DEVICE)
     objective = ModuleObjective(model, next_words, public_size=BATCH)
     objective.prepare(data, data)
     plan = Plan(Poisson(1.0), Clip(1.0), Constant(1.0), SGD(0.01), 100_000, BATCH)  # so that all batches are of one size
-    channel = open_channel(None, torch.device("cpu"))
+    channel = open_channel(None, DEVICE)
     channel.charge(plan.event(Relation.ADD_OR_REMOVE_ONE), "benchmark")
-    records = TorchRecords((data, data), physical_batch_size=10 * BATCH)
+    records = TorchRecords((data.cpu(), data.cpu()), physical_batch_size=10 * BATCH, device=DEVICE)
     gradients = NoisyGradients(plan, objective, records, channel)
     update = TorchOptimizer(torch.optim.AdamW(trained(model), lr=1e-4), objective.flat)
 
@@ -108,6 +114,12 @@ def peak_megabytes(name: str, kind: str) -> float:
 def measure_memory(name: str, kind: str) -> None:
     step = STEPS[kind](WORK[name])
     step()
+    if not ON_CPU:
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        print((torch.cuda.max_memory_allocated() - before) / 2**20)
+        return
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         step()
     with tempfile.TemporaryDirectory() as folder:
@@ -126,6 +138,8 @@ def compare(name: str) -> str:
         for kind, step in steps.items():
             started = time.perf_counter()
             step()
+            if not ON_CPU:
+                torch.cuda.synchronize()
             if round_number:
                 times[kind].append(time.perf_counter() - started)
     plain, private = (1e3 * statistics.median(times[kind]) for kind in STEPS)
@@ -156,13 +170,15 @@ def main() -> None:
     if len(sys.argv) > 1:
         return
     about = "\n".join(f"- {name}: {value}" for name, value in machine().items())
-    (RESULTS / "language_models.md").write_text(
+    if not ON_CPU:
+        about += f"\n- GPU: {torch.cuda.get_device_name()}"
+    (RESULTS / ("language_models.md" if ON_CPU else "language_models_gpu.md")).write_text(
         f"# Language models\n\nOne step of a Llama-like model (width {LLAMA.width}, {LLAMA.layers} layers, one key head, "
         f"{LLAMA.vocabulary:,} words) on {BATCH} records of {LENGTH} words, with AdamW, private and not: medians of {ROUNDS} "
         "interleaved runs in one process (`PYTHONPATH=tests python benchmarks/language_models.py`). Memory is what PyTorch's "
         "allocator hands out at the peak of a step, above what stays between steps.\n\n"
         + "\n".join(lines)
-        + f"\n\n{about}\n- device: cpu, {torch.get_num_threads()} threads\n- torch {metadata.version('torch')}\n"
+        + f"\n\n{about}\n- device: {DEVICE.type}, {torch.get_num_threads()} threads\n- torch {metadata.version('torch')}\n"
         f"- load average at the end: {os.getloadavg()[0]:.1f}\n"
     )
 

@@ -59,7 +59,8 @@ def norm(width: int, kind: str) -> nn.Module:
 def rotated(x: Tensor) -> Tensor:
     """Rotary positions (Su et al. 2021) on (n, heads, T, even)."""
     half = x.shape[-1] // 2
-    angles = torch.arange(x.shape[-2], dtype=x.dtype)[:, None] / 10 ** (torch.arange(half, dtype=x.dtype) / half)
+    like = {"dtype": x.dtype, "device": x.device}
+    angles = torch.arange(x.shape[-2], **like)[:, None] / 10 ** (torch.arange(half, **like) / half)
     cos, sin = (torch.cat([part, part], -1) for part in (angles.cos(), angles.sin()))
     return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
 

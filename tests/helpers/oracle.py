@@ -20,7 +20,8 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 def half_squares(outputs: Any, targets: Any) -> Tensor:
     """A loss for any output: half its squared length plus a slope that differs by entry and record."""
     flat = outputs.flatten(1)
-    return 0.5 * flat.square().sum(1) + (flat * torch.linspace(-1, 1, flat.shape[1], dtype=flat.dtype)).sum(1) * targets
+    slopes = torch.linspace(-1, 1, flat.shape[1], dtype=flat.dtype, device=flat.device)
+    return 0.5 * flat.square().sum(1) + (flat * slopes).sum(1) * targets
 
 
 def by_autograd(model: nn.Module, loss_fn: Any, inputs: Any, targets: Any, size: int) -> Tensor:
@@ -56,7 +57,7 @@ def assert_exact(
     expected = by_autograd(model, loss_fn, inputs, targets, size)
     objective = ModuleObjective(model, loss_fn)
     found = objective.evaluate(inputs, targets)
-    factors = torch.linspace(0.1, 1.0, size, dtype=torch.float64)
+    factors = torch.linspace(0.1, 1.0, size, dtype=torch.float64, device=expected.device)
     _close(found.norms, expected.norm(dim=1))
     _close(objective.evaluate(inputs, targets, norms_only=True).norms, expected.norm(dim=1))
     _close(found.weighted_sum(factors), factors @ expected)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.grad_mode import set_multithreading_enabled
 
 from dperm.torch.engine.gradient_forms import Block, Dense, Form, Outer
 
@@ -30,10 +31,11 @@ class Derived:
         """Gradients of the parameters from those of the value."""
         if self._back is not None:
             return [(self.parameters[0], self._back(form))]
-        found: Any = torch.autograd.grad(
-            self.tensor, self.parameters, form.dense().to(self.tensor.dtype), retain_graph=True, allow_unused=True,
-            is_grads_batched=True,
-        )  # fmt: skip
+        with set_multithreading_enabled(False):
+            found: Any = torch.autograd.grad(
+                self.tensor, self.parameters, form.dense().to(self.tensor.dtype), retain_graph=True, allow_unused=True,
+                is_grads_batched=True,
+            )  # fmt: skip
         pairs = zip(self.parameters, found, strict=True)
         return [(parameter, Dense(slope.detach())) for parameter, slope in pairs if slope is not None]
 

@@ -15,7 +15,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.autograd.grad_mode import set_multithreading_enabled
 
 from dperm.torch.engine.model_state import INSTALLED, is_library
 from dperm.torch.engine.tracing import RefusedError
@@ -64,16 +65,26 @@ def refuse_hooks(leaves: Iterable[nn.Parameter], names: Iterable[str]) -> None:
         if event == "call" and not is_library(frame.f_globals.get("__name__", "")):
             called.append(frame.f_code.co_name)
 
+    seen: set[torch.device] = set()
     for leaf, name in zip(leaves, names, strict=True):
-        with torch.enable_grad():
-            nothing = (leaf * 0).sum()
+        if leaf.device not in seen:  # the first way back on a device imports modules, whose code runs
+            seen.add(leaf.device)
+            _take_back(torch.zeros((), device=leaf.device, requires_grad=True))
         with _watching(look):
-            torch.autograd.grad(nothing, leaf)
+            _take_back(leaf)
         if called:
             raise RefusedError(
                 f"A hook ({called[0]}) is called with the gradient of {name}, which is of single records here: leave "
                 "register_hook out, and change the noisy gradient in .grad before the optimizer's step instead."
             )
+
+
+def _take_back(leaf: Tensor) -> None:
+    """Call the hooks of `leaf`, in this thread."""
+    with torch.enable_grad():
+        nothing = (leaf * 0).sum()
+    with set_multithreading_enabled(False):
+        torch.autograd.grad(nothing, leaf)
 
 
 @contextlib.contextmanager
