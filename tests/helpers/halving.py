@@ -25,7 +25,7 @@ from dperm.audit.replay import replay_pair
 from dperm.release import Channel, Noise
 from helpers.asked import smaller
 
-__all__ = ["Place", "asked", "halved", "is_found", "places", "places_in", "places_of"]
+__all__ = ["Place", "asked", "fixed_noise", "halved", "is_found", "places", "places_in", "places_of"]
 
 _ROOT = Path(dperm.__file__).parent
 
@@ -148,20 +148,20 @@ def is_found(training: Training, place: Place) -> bool:
     """Whether replay finds the sensitivity halved at `place`, on one of the training's pairs. As it is, it must pass there. By
     the same noise every time: whether it is found hangs on no luck."""
     for pair in itertools.chain(training.replay_pairs, (pair.reversed() for pair in training.replay_pairs)):
-        with _fixed_noise(), halved(place):
+        with fixed_noise(), halved(place):
             try:
                 wrong = replay_pair(training, pair).findings
             except ValueError:
                 continue  # these records are refused
         if any(finding.kind == "movement" for finding in wrong):
-            with _fixed_noise():
+            with fixed_noise():
                 assert not replay_pair(training, pair).findings, (training.name, pair.name)
             return True
     return False
 
 
 @contextmanager
-def _fixed_noise() -> Iterator[None]:
+def fixed_noise() -> Iterator[None]:
     """Each source is a new one of its own seed: the first, the second and so on of a block are those of any other."""
     right = vars(Randomness)["from_system"]
     number = itertools.count()
