@@ -64,7 +64,7 @@ class GPT2(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         # padding is on the right, where no token before it looks: the mask is not needed
-        x = self.tokens(input_ids) + self.positions(torch.arange(input_ids.shape[1]))
+        x = self.tokens(input_ids) + self.positions(torch.arange(input_ids.shape[1], device=input_ids.device))
         for block in self.blocks:
             x = block(x)
         return F.linear(self.norm(x), self.tokens.weight)
@@ -82,6 +82,7 @@ def fresh(options: argparse.Namespace) -> tuple[nn.Module, torch.optim.Optimizer
         model = GPT2LMHeadModel(GPT2Config(**size, **without, use_cache=False))
     else:
         model = GPT2(layers, width, length)
+    model.to(options.device)
     return model, torch.optim.AdamW(model.parameters(), lr=options.rate, betas=(0.9, 0.98), weight_decay=0.0)
 
 
@@ -124,13 +125,19 @@ def corpus(most: int | None) -> tuple[list[Record], list[Record]]:
     return parts[0][:most], parts[1][:most]
 
 
+def collated(records: list[Record], collate: Tokens, device: str) -> tuple[dict[str, Tensor], Tensor]:
+    """(inputs of the model, labels) of a batch."""
+    batch: Any = collate(records)
+    batch = {name: tensor.to(device) for name, tensor in batch.items()}
+    return batch, batch.pop("labels")
+
+
 @torch.no_grad()
 def perplexity(model: nn.Module, records: list[Record], collate: Tokens) -> float:
     """exp of the mean loss of a byte, over the bytes of all records."""
-    total, count = 0.0, 0
+    total, count, device = 0.0, 0, str(next(model.parameters()).device)
     for start in range(0, len(records), 64):
-        batch: Any = collate(records[start : start + 64])
-        labels = batch.pop("labels")
+        batch, labels = collated(records[start : start + 64], collate, device)
         counted = (labels[:, 1:] != -100).sum(1)
         total += float((causal_language_loss(model(**batch), labels) * counted).sum())
         count += int(counted.sum())
@@ -147,6 +154,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=32, help="bytes of a record that are used")
     parser.add_argument("--records", type=int, help="at most so many; all if left out")
     parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--private-only", action="store_true", help="leave plain training out")
     parser.add_argument("--transformers", action="store_true", help="the model of Transformers, GPT2LMHeadModel")
     options = parser.parse_args()
@@ -159,8 +167,8 @@ def main() -> None:
     print(f"untrained: perplexity {perplexity(model, held_out, collate):.1f} a byte")
     steps, begun = math.ceil(options.epochs * size / options.batch) * (not options.private_only), time.perf_counter()
     for _ in range(steps):
-        batch: Any = collate([records[place] for place in torch.randint(size, (options.batch,)).tolist()])
-        labels = batch.pop("labels")
+        drawn = [records[place] for place in torch.randint(size, (options.batch,)).tolist()]
+        batch, labels = collated(drawn, collate, options.device)
         optimizer.zero_grad()
         causal_language_loss(model(**batch), labels).mean().backward()
         optimizer.step()
