@@ -244,7 +244,7 @@ def _once_more(training: Training, pair: Pair, turn: int) -> ReplayedPair | None
 def _run(training: Training, data: Any, source: Recorder | Forced) -> Any:
     """What leaves a training whose models and data sets draw for each record what they drew for it in the run that it is compared
     with."""
-    with aligned(source.names):
+    with aligned(source.names, lambda: len(source.recording.releases)):
         return training.run(data, source)
 
 

@@ -17,12 +17,14 @@ from typing import Any
 
 class Alignment:
     """One replayed run. `names(numbers)` are names of these records of its data set that are the same in the run that it is
-    compared with."""
+    compared with. `released()` is the number of releases so far."""
 
-    def __init__(self, names: Callable[[Sequence[int]], Sequence[int]]) -> None:
+    def __init__(self, names: Callable[[Sequence[int]], Sequence[int]], released: Callable[[], int]) -> None:
         self.names = names
+        self._released = released
+        self._charges = 0
         self._handed: dict[int, tuple[Any, Sequence[object]]] = {}
-        self._steps = 0
+        self._step = ((0, 0), 0)
 
     def hands_out(self, inputs: Any, names: Sequence[object]) -> None:
         """A physical batch of the records of these names is about to be used."""
@@ -32,10 +34,20 @@ class Alignment:
         """The names of a batch's records, which are forgotten then; None for a batch that was not handed out."""
         return self._handed.pop(id(inputs), (None, None))[1]
 
-    def next_step(self) -> int:
-        """The number of a step, counted from 1."""
-        self._steps += 1
-        return self._steps
+    def charged(self) -> None:
+        """The run is charged from here on."""
+        self._charges += 1
+
+    def next_step(self) -> tuple[tuple[int, int], int]:
+        """The name of a step: the charges and releases before it, and its number among the steps since the last of them.
+
+        Both runs make the same charges and releases. They need not evaluate the model equally often: a draw may be empty in one
+        run and hold one record in the other, and checks before the charge see other records. A step that is counted by
+        evaluations alone would have another number in each of them.
+        """
+        done = self._charges, self._released()
+        self._step = (done, self._step[1] + 1 if self._step[0] == done else 1)
+        return self._step
 
 
 _current: ContextVar[Alignment | None] = ContextVar("alignment", default=None)
@@ -53,9 +65,9 @@ def names_of(numbers: Sequence[int]) -> Sequence[object]:
 
 
 @contextmanager
-def aligned(names: Callable[[Sequence[int]], Sequence[int]]) -> Iterator[None]:
+def aligned(names: Callable[[Sequence[int]], Sequence[int]], released: Callable[[], int] = lambda: 0) -> Iterator[None]:
     """Within the block a run is replayed: see `Alignment`."""
-    token = _current.set(Alignment(names))
+    token = _current.set(Alignment(names, released))
     try:
         yield
     finally:

@@ -150,6 +150,9 @@ class IsolatedEngine:
     def paid_for(self, secret: bool) -> Iterator[None]:
         """Within the block a run is charged, with draws that are `secret`: what is wrong with a record is not said any more."""
         self.draws.secret, self.charged = secret, True
+        replayed = alignment.current()
+        if replayed is not None:
+            replayed.charged()
         try:
             yield
         finally:
