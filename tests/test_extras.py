@@ -118,7 +118,7 @@ def test_each_optional_library_has_a_front_door_that_is_tried() -> None:
     assert set(DOORS) == set(LIBRARIES)
 
 
-@pytest.mark.fast_cases("rich", "jinja2", "openpyxl", "matplotlib", "pooch")
+@pytest.mark.fast_cases("openpyxl", "pooch")
 @pytest.mark.parametrize("library", sorted(DOORS))
 def test_a_missing_library_is_one_line_that_says_how_it_is_installed(library: str, tmp_path: Path) -> None:
     code, begins = DOORS[library]

@@ -71,6 +71,7 @@ EXACT: dict[str, tuple[Draw, int, list[tuple[float, Sets]]]] = {
 }
 
 
+@pytest.mark.fast_cases("Poisson-False", "Poisson-True", "rows-True", "truncated-True", "bins-True")
 @pytest.mark.parametrize("stops", [False, True])
 @pytest.mark.parametrize("name", EXACT)
 def test_a1_evidence_against_a_sound_rule_has_a_mean_of_at_most_one(name: str, stops: bool) -> None:
@@ -112,6 +113,7 @@ DEPENDENT: dict[str, tuple[Draw, list[tuple[float, tuple[int, ...]]]]] = {
 }
 
 
+@pytest.mark.fast_cases("cyclic", "fixed order")
 @pytest.mark.parametrize("name", DEPENDENT)
 def test_a1_evidence_against_a_rule_whose_draws_depend_has_a_mean_of_at_most_one(name: str) -> None:
     """By all outcomes of a run of two records in two rounds, and of another one of one record in one round."""

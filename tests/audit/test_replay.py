@@ -271,6 +271,7 @@ PLANTED: list[tuple[str, Callable[[], Mechanism], LinearObjective, str]] = [
 ]
 
 
+@pytest.mark.fast_cases("half the sensitivity", "half the noise", "replace-one as add/remove", "divided by n")
 @pytest.mark.parametrize(("name", "make", "objective", "kind"), PLANTED, ids=[name for name, *_ in PLANTED])
 def test_planted_defects_are_found(name: str, make: Callable[[], Mechanism], objective: LinearObjective, kind: str) -> None:
     result = replayed(make(), objective)

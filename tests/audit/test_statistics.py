@@ -122,7 +122,7 @@ def test_the_curve_of_randomised_response_has_its_corner() -> None:
 # Coverage, power, false refutations
 
 
-@pytest.mark.fast_cases("Gaussian", "randomised response")
+@pytest.mark.fast_cases("randomised response")
 @each_world
 def test_the_proven_bound_holds_as_often_as_it_says(world: World) -> None:
     rng = np.random.default_rng(1)
@@ -134,7 +134,7 @@ def test_the_proven_bound_holds_as_often_as_it_says(world: World) -> None:
     assert wrong <= 0.1 * 1000 + 4 * math.sqrt(0.1 * 0.9 * 1000)
 
 
-@pytest.mark.fast_cases("Laplace", "randomised response")
+@pytest.mark.fast_cases("randomised response")
 @each_world
 def test_no_sound_mechanism_is_refuted_in_a_thousand_audits(world: World) -> None:
     rng = np.random.default_rng(2)
@@ -142,6 +142,7 @@ def test_no_sound_mechanism_is_refuted_in_a_thousand_audits(world: World) -> Non
     assert refuted == 0
 
 
+@pytest.mark.fast_cases("Gaussian", "Laplace", "randomised response")
 @pytest.mark.parametrize(
     ("world", "claim"),
     [
@@ -169,6 +170,7 @@ def test_scores_that_point_the_wrong_way_are_used_all_the_same() -> None:
 # Estimates
 
 
+@pytest.mark.fast_cases("1.0")
 @pytest.mark.parametrize("true", [1.0, 4.0])
 def test_the_estimate_of_a_gaussian_is_within_ten_percent(true: float) -> None:
     rng = np.random.default_rng(5)

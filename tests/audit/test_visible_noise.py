@@ -69,6 +69,7 @@ def paths(randomness: Randomness, share: float, size: int) -> NoiseSeen:
     )
 
 
+@pytest.mark.fast_cases("1")
 @pytest.mark.parametrize("size", [1, 4])
 def test_a2_steps_of_paths_as_small_as_is_said_to_be_visible_are_refuted(size: int) -> None:
     seeds = iter(range(10_000))

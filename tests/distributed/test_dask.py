@@ -56,6 +56,7 @@ def table() -> tuple[NDArray[np.float64], NDArray[np.intp]]:
     return X, (X[:, 0] > 0.1).astype(np.intp)
 
 
+@pytest.mark.fast_cases("objective")
 @pytest.mark.parametrize("method", ["objective", DESCENT])
 def test_arrays(client: Any, method: Any) -> None:
     X, y = table()

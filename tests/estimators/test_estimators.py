@@ -132,6 +132,7 @@ def test_a_scaler_that_looked_at_the_rows_is_pointed_at() -> None:
         model.fit(np.random.default_rng(0).normal(size=(500, 3)), np.arange(500) % 2)
 
 
+@pytest.mark.fast_cases("DPRidge()")
 @pytest.mark.filterwarnings("ignore:All columns have mean 0")
 @pytest.mark.parametrize("estimator", [DPLogisticRegression(), DPLinearSVC(), DPRidge()], ids=repr)
 def test_training_scores_do_not_hang_on_a_seed(estimator: Any) -> None:
@@ -556,7 +557,7 @@ def test_a_regulariser_of_one_s_own_does_not_overshoot(sampling: str) -> None:
     assert np.abs(model.coef_).max() < 100
 
 
-@pytest.mark.fast_cases("0.5-output", "0.9-auto")
+@pytest.mark.fast_cases("0.5-output")
 @pytest.mark.parametrize("mechanism", ["auto", "gradient", "output", Gradient(sampling="full")])
 @pytest.mark.parametrize("quantile", [0.5, 0.9])
 def test_quantiles_are_learned(mechanism: Any, quantile: float) -> None:

@@ -83,6 +83,7 @@ def test_a_path_costs_what_its_last_point_costs_alone() -> None:
         assert epsilon(first.event(TASK.objective().facts), 1e-5) == pytest.approx(alone, rel=1e-6)
 
 
+@pytest.mark.fast_cases("None")
 @pytest.mark.parametrize("held_out", [HELD, None])
 def test_it_stops_where_it_is_good_enough_and_says_what_that_took(held_out: Any) -> None:
     rows, labels = ROWS, np.where(SIGNS > 0, "yes", "no")

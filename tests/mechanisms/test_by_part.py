@@ -215,6 +215,7 @@ def test_all_parts_may_be_empty(build: Any) -> None:
     assert np.isfinite(release.theta).all()
 
 
+@pytest.mark.fast_cases("sampler0")
 @pytest.mark.parametrize("sampler", [FullBatch(), Poisson(0.3)])
 def test_each_part_has_draws_of_its_own(sampler: Any) -> None:
     objective = LinearObjective(Logistic(), 3, data_norm=1.0, intercept_scale=0.5, public_size=SIZE)

@@ -135,6 +135,7 @@ def race(where: str, processes: int, count: int) -> None:
         assert worker.exitcode == 0
 
 
+@pytest.mark.fast_cases("sqlite")
 @pytest.mark.filterwarnings("ignore:The budget of")
 def test_many_at_once_never_overspend(where: str) -> None:
     log = SpendLog(where)

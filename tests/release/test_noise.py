@@ -302,7 +302,7 @@ def by_channel(event: Any, queries: Any, trials: int) -> list[Any]:
     return worlds(add, queries, trials)
 
 
-@pytest.mark.fast_cases("1-pure", "2-gaussian", "500-pure")
+@pytest.mark.fast_cases("500-pure", "2-gaussian")
 @pytest.mark.parametrize("event", [Gaussian(30.0), PureDP(0.1)], ids=["gaussian", "pure"])
 @pytest.mark.parametrize("size", [1, 2, 500])
 def test_the_same_attacks_are_at_chance_now(event: Any, size: int) -> None:

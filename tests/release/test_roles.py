@@ -368,6 +368,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.fast_cases("functions of its own", "few digits", "another time zone", "serializable")
 @pytest.mark.parametrize("name", SETTINGS)
 def test_no_setting_of_a_session_moves_a_limit(stays: Ledger, name: str) -> None:
     alice = SpendLog(stays.alice)

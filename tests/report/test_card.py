@@ -100,6 +100,7 @@ def test_what_was_spent_is_added_up_and_what_is_left_is_said() -> None:
     assert Spent.of(log, "stays", other) is None  # it was charged under another name
 
 
+@pytest.mark.fast_cases("changes2-a fixed seed", "changes0-others one that is replaced")
 @pytest.mark.parametrize(
     ("changes", "why"),
     [

@@ -66,6 +66,7 @@ def numbers(result: StudyResult) -> dict[Any, Any]:
     }
 
 
+@pytest.mark.fast_cases("4")
 @pytest.mark.parametrize("count", [1, 4, 7])
 def test_an_interrupted_comparison_goes_on_and_pays_for_nothing_twice(tmp_path: Path, count: int) -> None:
     """With a seed, which no report of a user's has, the results are those of a comparison that nothing interrupted."""

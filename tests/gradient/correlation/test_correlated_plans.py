@@ -217,6 +217,7 @@ def test_replay_finds_records_that_move_all_that_is_charged_and_no_more(made: Pl
     assert 0.9 < result.details["largest_movement"] <= 1 + 1e-6
 
 
+@pytest.mark.fast_cases("full batch, correlated noise")
 @pytest.mark.parametrize(
     "made",
     [correlated(steps=12), correlated(FixedOrder(5), BandedToeplitz(4), steps=18), correlated(FullBatch(), steps=8)],
@@ -296,6 +297,7 @@ def known_more_often(self: Any, generator: np.random.Generator, records: int, st
 honest = CyclicPoisson.indices
 
 
+@pytest.mark.fast_cases("changing")
 @pytest.mark.parametrize("draws", [twice, changing, outside])
 def test_records_that_do_not_keep_their_group_are_found(draws: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CyclicPoisson, "indices", draws)

@@ -119,7 +119,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.fast_cases("charge-after-1", "release-after-7")
+@pytest.mark.fast_cases("release-after-7")
 @pytest.mark.parametrize(("point", "count"), POINTS)
 def test_killed_between_charge_release_and_checkpoint(tmp_path: Path, point: str, count: int) -> None:
     assert run(tmp_path, point, count) == -signal.SIGKILL
@@ -182,6 +182,7 @@ def test_a_copy_continued_twice_takes_disjoint_steps(tmp_path: Path) -> None:
     assert released(first) + released(second) - already <= paid(certificate.event)
 
 
+@pytest.mark.fast_cases("6")
 @pytest.mark.parametrize("stop", [3, 6])
 def test_two_copies_continued_at_once_share_epochs_and_places(tmp_path: Path, stop: int) -> None:
     """By profiles an epoch has one place: the copy that comes second takes the epoch of the first, and other steps of it."""

@@ -140,6 +140,7 @@ class Pairs(Dataset):
         return self.x[index], self.y[index]
 
 
+@pytest.mark.fast_cases("2")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_data_sets_and_workers_that_read_ahead(workers: int) -> None:
     run = trainer(random_state=None).fit(data())
@@ -242,6 +243,7 @@ class After(Callback):
             raise Stop
 
 
+@pytest.mark.fast_cases("4-profile", "14-renyi")
 @pytest.mark.parametrize("plan", PLANS, ids=PLANS)
 @pytest.mark.parametrize("stop", [4, 10, 14])
 def test_the_memory_of_norms_is_nowhere_else(tmp_path: Path, stop: int, plan: str) -> None:
@@ -266,6 +268,7 @@ def test_the_memory_of_norms_is_nowhere_else(tmp_path: Path, stop: int, plan: st
     assert len([part for part in parts if part.note["what"] == "steps"]) == 3  # no epoch was paid for twice
 
 
+@pytest.mark.fast_cases("adaptive")
 @pytest.mark.parametrize("setting", [{"adaptive": AdaptiveNorm()}, {"pass_every": 2}], ids=["adaptive", "pass_every"])
 def test_continued_from_before_the_first_look_an_epoch_looks_first(tmp_path: Path, setting: dict[str, Any]) -> None:
     """Killed in epoch 0 and continued in epoch 1, whose K and K* would be of an empty memory."""
@@ -354,6 +357,7 @@ def test_a_function_that_makes_an_adaptive_plan_is_refused() -> None:
     assert SpendLog.current().charges() == []
 
 
+@pytest.mark.fast_cases("14")
 @pytest.mark.parametrize("stop", [4, 14])
 def test_places_taken_before_a_log_lost_its_parts_stay_taken(tmp_path: Path, stop: int) -> None:
     with pytest.raises(Stop):
@@ -372,7 +376,7 @@ def test_places_taken_before_a_log_lost_its_parts_stay_taken(tmp_path: Path, sto
     assert sum(before.values()) + sum(after.values()) == 6
 
 
-@pytest.mark.fast_cases("4-1.3", "4-6.0", "14-3.0")
+@pytest.mark.fast_cases("14-3.0")
 @pytest.mark.parametrize("target", [1.3, 1.7, 2.1, 3.0, 6.0])
 @pytest.mark.parametrize("stop", [4, 14])
 def test_a_log_that_lost_its_parts_spends_nothing_twice(tmp_path: Path, target: float, stop: int) -> None:
@@ -454,6 +458,7 @@ def test_a_channel_of_another_filter_is_no_way_around() -> None:
     assert channel.filter.spent <= plan.budget.rdp_budget / 2
 
 
+@pytest.mark.fast_cases("200-70")
 @pytest.mark.parametrize(("size", "batch"), [(200, 20), (195, 26), (200, 70)])
 def test_epochs_are_the_plans(size: int, batch: int) -> None:
     """Schedules, scores and the trace agree on what an epoch is, also where the batch does not divide the records."""
