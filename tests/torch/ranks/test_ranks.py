@@ -44,7 +44,7 @@ class Launched:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Launched:
     """One start of two ranks for all fast tests: most of a start is imports."""
-    folder = tmp_path_factory.mktemp("two ranks")
+    folder = tmp_path_factory.mktemp("ranks")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DPERM_SPEND_LOG", str(folder / "spend.db"))
         patch.setenv("DPERM_TEST_STARTED", str(folder / "started"))

@@ -16,7 +16,7 @@ from dperm.release import SpendLog
 from helpers.rank_runs import launched
 from helpers.shard_runs import ERRORS, SCENARIOS, seen
 
-_FEW = ("in parts", "continued", "padding", "token", "Llama, tied", "vision transformer")
+_FEW = ("in parts", "continued", "padding", "token", "Llama, tied")
 _SEEN = ("seen", "seen with another record", "counted twice", "noises", "equal seeds", "noise twice")
 
 
@@ -27,7 +27,7 @@ def _launched(folder: Path, works: Any, ranks: int = 2) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], int]:
     """What each of two ranks made of all that is fast to see, and how often they charged: most of a start is imports."""
-    folder = tmp_path_factory.mktemp("two ranks")
+    folder = tmp_path_factory.mktemp("ranks")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DPERM_SPEND_LOG", str(folder / "spend.db"))
         ranks = _launched(folder, [*_FEW, *_SEEN, "kept step", *ERRORS])
