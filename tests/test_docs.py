@@ -50,10 +50,15 @@ def test_readme_examples_run(number: int) -> None:
 
 #: pages whose examples take long, with the least number of them: indented ones belong to a list
 _LONG = {"errata.md": 5, "records.md": 3, "search.md": 2, "utility.md": 3}
+#: pages whose examples take a second and more, and have in other pages or in tests what they use
+_SLOW = {"audit.md", "from-fastdp.md", "from-opake.md", "from-tf-privacy.md", "importance-sampling.md"}
 PAGES = sorted(page.name for page in (ROOT / "docs").glob("*.md") if "```python" in page.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in _LONG])
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] * (page in _SLOW)) for page in PAGES if page not in _LONG],
+)
 def test_the_examples_in_pages_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every page's, one after the other; whatever was trained has a certificate."""
     monkeypatch.chdir(tmp_path)

@@ -133,7 +133,12 @@ def test_a_missing_library_is_one_line_that_says_how_it_is_installed(library: st
     [
         ("typer", ["account", "--noise", "4"], "The command line needs Typer: pip install 'dperm[cli]'."),
         ("pandas", ["data", "list"], "A table needs pandas: pip install 'dperm[tables]'."),
-        ("rich", ["bounds", "--size", "1000"], "A table on the terminal needs Rich: pip install 'dperm[cli]'."),
+        pytest.param(
+            "rich",
+            ["bounds", "--size", "1000"],
+            "A table on the terminal needs Rich: pip install 'dperm[cli]'.",
+            marks=pytest.mark.slow,
+        ),
         ("torch", ["train", "t.csv", "--model", "mlp", "-o", "m.json"], "--model mlp needs PyTorch: pip install 'dperm[torch]'."),
     ],
 )

@@ -81,7 +81,7 @@ class FloorDenominator(GradientPerturbation):
 
 def test_denominators_from_the_number_of_records() -> None:
     sound = gradient(LOGISTIC.facts)
-    results = audited(FloorDenominator(budget=BUDGET, plan=sound.plan))
+    results = audited(FloorDenominator(budget=BUDGET, plan=sound.plan), trials=200)
     assert overall(results) == "refuted" and "leak" in kinds(results)
 
 
@@ -96,7 +96,7 @@ class NormsFromData(OutputPerturbation):
 
 def test_norm_bounds_read_from_the_data() -> None:
     mechanism = OutputPerturbation.calibrate(LOGISTIC.facts, EPSILON, DELTA)
-    results = audited(NormsFromData(**vars(mechanism)))
+    results = audited(NormsFromData(**vars(mechanism)), trials=200)
     assert overall(results) == "refuted" and "sensitivity" in kinds(results)
 
 
@@ -109,7 +109,7 @@ class PenaltyFromData(ObjectivePerturbation):
 
 def test_penalties_read_from_the_data() -> None:
     mechanism = ObjectivePerturbation.calibrate(LOGISTIC.facts, EPSILON, DELTA)
-    results = audited(PenaltyFromData(**vars(mechanism)))
+    results = audited(PenaltyFromData(**vars(mechanism)), trials=200)
     assert overall(results) == "refuted" and "solver" in kinds(results)
 
 

@@ -62,7 +62,8 @@ class Half(Clip):
 
 
 def test_a_network_that_moves_more_is_refuted() -> None:
-    result = replay(of_plan(ADD, bounding=Half(0.5)))
+    training = of_plan(ADD, bounding=Half(0.5))
+    result = replay(training, training.replay_pairs[:4])
     assert result.refuted and result.details["kinds"] == ["movement"]
 
 
@@ -84,7 +85,7 @@ def make_trainer(**changes: Any) -> Any:
 def test_the_trainer_s_front_door(size: int | None) -> None:
     data = (IMAGES, LABELS)
     pairs = network_pairs(data, ADD, 3)
-    training = Training.of_trainer(make_trainer(public_size=size), data, pairs[:4] if size else pairs[:2])
+    training = Training.of_trainer(make_trainer(public_size=size), data, pairs[:2])
     result = replay(training)
     assert result.verdict == "consistent", str(result)
     assert len(result.details["refused"]) <= 2  # a record that is no number may be refused, before any charge

@@ -42,12 +42,12 @@ def fitted(groups: Any = None, **settings: Any) -> Any:
 @pytest.mark.parametrize(
     ("settings", "groups"),
     [
-        ({}, None),
+        ({"public_size": SIZE}, None),
         pytest.param({"max_rows_per_unit": 2, "public_size": SIZE // 2}, np.arange(SIZE) // 2, marks=pytest.mark.slow),
         *(
             pytest.param(settings, None, marks=pytest.mark.slow)
             for settings in (
-                {"public_size": SIZE},
+                {},  # the number of records is released, and calibrated for in each neighbour
                 {"relation": "replace_one"},
                 {"public_size": SIZE, "mechanism": Gradient(epochs=2, sampling="importance")},
                 {"public_size": SIZE, "mechanism": Gradient(epochs=3, sampling="full")},

@@ -136,7 +136,7 @@ def test_one_vs_rest_replays_class_by_class(part: Mechanism) -> None:
 def test_noisy_size_replays_with_its_count() -> None:
     objective = LinearObjective(Logistic(), D, data_norm=2.0)
     for name, mechanism, _ in noisy_sizes(objective):
-        result = replayed(mechanism, objective)
+        result = replay(Training.of_mechanism(mechanism, objective), both_ways=False)
         assert result.verdict == "consistent", f"{name}: {result}"
         assert 0.99 < result.details["largest_movement"] <= 1 + 1e-7
 

@@ -178,7 +178,11 @@ def methods() -> list[Any]:
     """Every method that has a key, with what it cannot do without; and every way of drawing."""
     stated = {"accuracy_first": {"accuracy": 0.8, "stops": 5}}
     named = [pytest.param(kind(**stated.get(key, {})), id=key) for key, kind in known_methods().items()]
-    drawn = [pytest.param(Gradient(sampling=how, epochs=2), id=f"gradient-{how}") for how in SAMPLINGS if how != "poisson"]
+    drawn = [
+        pytest.param(Gradient(sampling=how, epochs=2), id=f"gradient-{how}", marks=[pytest.mark.slow] * (how == "balls_and_bins"))
+        for how in SAMPLINGS
+        if how != "poisson"
+    ]
     return named + drawn
 
 

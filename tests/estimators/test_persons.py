@@ -329,6 +329,8 @@ def test_the_command_line_trains_and_compares_persons(table: Path) -> None:
         "2",
         "--epsilons",
         "1",
+        "--jobs",
+        "1",
         "--mechanisms",
         "objective-sharp,gradient-full,frank-wolfe",
         "--output",

@@ -217,7 +217,7 @@ def test_planted_defects_are_found() -> None:
     found = replay(small(Halved(**goal, epsilon=1.2)))
     assert found.refuted and "movement" in found.details["kinds"]
     assert replay(small(AskRecords(**goal, epsilon=1.2))).verdict == "consistent"
-    unasked = [replay(small(Unasked(**goal, rows=HELD[0], targets=HELD[1]))) for _ in range(6)]
+    unasked = (replay(small(Unasked(**goal, rows=HELD[0], targets=HELD[1]))) for _ in range(6))
     assert any(each.refuted for each in unasked)  # neighbours stop elsewhere though all releases are the same
 
 

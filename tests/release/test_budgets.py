@@ -166,7 +166,7 @@ def spend_and_tell(where: str, told: str) -> None:
             file.flush()
 
 
-@pytest.mark.parametrize("kills", [12, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [5, pytest.param(1000, marks=pytest.mark.slow)])
 def test_a_kill_loses_no_charge(where: str, tmp_path: Path, kills: int) -> None:
     """What `charge` returned is in the log, whenever the process is killed."""
     log, told = SpendLog(where), tmp_path / "told"

@@ -206,13 +206,14 @@ def test_a_report_that_finds_no_place_costs_nothing_again(tmp_path: Path, monkey
     assert charges() == 4 and sorted(path.name for path in out.iterdir()) == ["r.1.html", "r.html"]
 
 
-@pytest.mark.fast_cases("1")
-@pytest.mark.parametrize("kills", [1, 6])
-def test_killed_with_all_its_processes_a_comparison_loses_only_what_was_in_progress(tmp_path: Path, kills: int) -> None:
+@pytest.mark.parametrize(("kills", "repeats"), [(1, 8), pytest.param(6, 20, marks=pytest.mark.slow)])
+def test_killed_with_all_its_processes_a_comparison_loses_only_what_was_in_progress(
+    tmp_path: Path, kills: int, repeats: int
+) -> None:
     """Each of two processes may have paid for one result that it had not yet kept."""
-    path, total = tmp_path / "r.results.jsonl", 2 * 2 * 20
+    path, total = tmp_path / "r.results.jsonl", 2 * 2 * repeats
     command = [
-        sys.executable, "-m", "dperm", "compare", "iris", "--epsilons", "1,5", "--repeats", "20", "--jobs", "2", "--json",
+        sys.executable, "-m", "dperm", "compare", "iris", "--epsilons", "1,5", "--repeats", str(repeats), "--jobs", "2", "--json",
         "--mechanisms", "output,objective-sharp", "-o", str(tmp_path / "r.html"),
     ]  # fmt: skip
     there: dict[Any, float] = {}

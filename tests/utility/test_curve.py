@@ -30,6 +30,7 @@ CURVES = {
 }
 
 
+@pytest.mark.fast_cases("sharp, hinge", "sharp, fixed", "generic")
 @pytest.mark.parametrize("name", CURVES)
 def test_a_curve_is_what_mechanisms_are_calibrated_to(name: str) -> None:
     curve = CURVES[name]

@@ -392,7 +392,10 @@ def test_the_command_finds_and_models_pay_for_it(tmp_path: Path) -> None:
     assert len(SpendLog.current().charges()) == 2  # nothing was charged for either
     drawn = runner.invoke(application(), ["effects", model, "-o", str(tmp_path / "effects.html")])
     assert drawn.exit_code == 0, drawn.output
-    page, few = str(tmp_path / "report.html"), ["--mechanisms", "objective-sharp", "--epsilons", "1", "--repeats", "2"]
+    page, few = (
+        str(tmp_path / "report.html"),
+        ["--mechanisms", "objective-sharp", "--epsilons", "1", "--repeats", "2", "--jobs", "1"],
+    )
     compared = runner.invoke(application(), ["compare", table, "--schema", schema, *few, "--output", page])
     assert compared.exit_code == 0, compared.output
     assert "a schema from noisy counts, then objective" in Path(page).read_text()

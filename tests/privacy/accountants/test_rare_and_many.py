@@ -83,6 +83,7 @@ def one_jump(q: float, sigma: float, steps: int, value: float) -> float:
         return float(best)
 
 
+@pytest.mark.fast_cases("1e-09-0.3-10000-1e-06")
 @pytest.mark.parametrize(
     ("q", "sigma", "steps", "target"),
     [(1e-9, 0.3, 10**4, 1e-6), (1e-9, 0.6, 10**5, 1e-12), (1e-8, 0.5, 10**4, 1e-10), (1e-7, 0.6, 10**5, 1e-9)],
