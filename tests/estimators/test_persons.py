@@ -104,8 +104,8 @@ def test_regressions_and_other_losses() -> None:
 @pytest.mark.parametrize(
     ("mechanism", "name"),
     [
-        (Gradient(sampling="importance"), "importance"),
-        (Gradient(sampling="balls_and_bins"), "balls and bins"),
+        (Gradient(sampling="importance", epochs=2), "importance"),
+        (Gradient(sampling="balls_and_bins", epochs=2), "balls and bins"),
         ("individual", "individual accounting"),
         ("last-iterate", "last iterate"),
         ("frank-wolfe", "Frank–Wolfe"),

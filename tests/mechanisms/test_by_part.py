@@ -155,7 +155,7 @@ def test_importance_sampling_by_part_stays_within_each_parts_filter() -> None:
         epsilon=2.0, classes=[-1, 1], mechanism=Gradient(sampling="importance", epochs=2, expected_batch_size=3)
     )
     mechanism, objective = DPByPart(estimator, {"a": 0, "b": 1}, public_sizes=9).mechanism_for(3)
-    result = replay(Training.of_mechanism(mechanism, objective), PAIRS)
+    result = replay(Training.of_mechanism(mechanism, objective), PAIRS, both_ways=False)
     assert result.verdict == "consistent", result
     assert result.details["largest_movement"] > 0.9
     taken: dict[Filter, list[Any]] = {}
