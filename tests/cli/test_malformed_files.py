@@ -68,7 +68,7 @@ def test_every_reader_has_a_malformed_kind() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_some_malformed_files_are_one_line(kind: str, folder: Path) -> None:
-    assert list(failures(kind, 100_000, 4, folder)) == []
+    assert list(failures(kind, 100_000, 2, folder)) == []
 
 
 @pytest.mark.slow
