@@ -110,7 +110,7 @@ def test_the_examples_for_contributors_run(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["dperm_loop.py"],
+        pytest.param(["dperm_loop.py"], marks=pytest.mark.slow),
         pytest.param(
             ["gpt2.py", "--records", "60", "--batch", "20", "--layers", "1", "--width", "32", "--length", "16", "--epsilon", "8"],
             marks=pytest.mark.slow,
@@ -135,6 +135,13 @@ def test_the_examples_run(arguments: list[str], request: pytest.FixtureRequest, 
     )
     assert done.returncode == 0, done.stderr
     assert "differentially private" in done.stdout
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_shortest_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """In this process, which has imported what it takes seconds to import."""
+    runpy.run_path(str(ROOT / "examples" / "dperm_loop.py"), run_name="__main__")
+    assert "differentially private" in capsys.readouterr().out
 
 
 def test_readme_numbers_are_the_measured_ones() -> None:

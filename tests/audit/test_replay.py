@@ -133,6 +133,7 @@ def test_one_vs_rest_replays_class_by_class(part: Mechanism) -> None:
     assert replayed(OneVsRest.of(part, 3), linear(Logistic())).verdict == "consistent"
 
 
+@pytest.mark.slow  # the catalogue's are replayed always
 def test_noisy_size_replays_with_its_count() -> None:
     objective = LinearObjective(Logistic(), D, data_norm=2.0)
     for name, mechanism, _ in noisy_sizes(objective):

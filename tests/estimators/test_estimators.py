@@ -250,11 +250,17 @@ def test_pipeline_clone_and_pandas() -> None:
 
 @pytest.mark.filterwarnings("ignore:GridSearchCV trains on parts of the records")
 def test_cross_validation_spends_visibly() -> None:
-    """Five folds are five charges on overlapping data; two workers write to the same log."""
+    """Five folds are five charges on overlapping data."""
     cross_val_score(DPLogisticRegression(label="folds"), X, Y, cv=5)
     log = SpendLog.current()
     assert len(log.charges("folds")) == 5
     assert log.total(1e-5, "folds")[Relation.ADD_OR_REMOVE_ONE] > 2.0
+
+
+@pytest.mark.slow  # processes that share one log are those of test_ledger.py, too
+@pytest.mark.filterwarnings("ignore:GridSearchCV trains on parts of the records")
+def test_a_grid_search_in_two_workers_spends_visibly() -> None:
+    log = SpendLog.current()
     GridSearchCV(DPLogisticRegression(label="grid"), {"epsilon": [0.5, 1.0]}, cv=2, n_jobs=2).fit(X, Y)
     assert len(log.charges("grid")) == 5
 

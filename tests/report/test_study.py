@@ -38,13 +38,18 @@ def results(log: Path) -> list[StudyResult]:
         return [run_study(data.load("breast_cancer"), STUDY, jobs=1), run_study(data.load("iris"), iris, jobs=2)]
 
 
-def test_utility_along_epsilon_is_shown_for_two_classes(results: list[StudyResult]) -> None:
+@pytest.fixture(scope="module")
+def page(results: list[StudyResult]) -> str:
+    return comparison_page(results)
+
+
+def test_utility_along_epsilon_is_shown_for_two_classes(results: list[StudyResult], page: str) -> None:
     curve = results[0].curve
     assert curve is not None
     assert curve.accuracy.shape == (20, 100)
     assert results[1].curve is None
     assert curve.epsilons[0] == min(STUDY.epsilons) and curve.epsilons[-1] == max(STUDY.epsilons)
-    assert "by sharp objective perturbation on one split" in comparison_page(results)
+    assert "by sharp objective perturbation on one split" in page
 
 
 def test_every_cell_is_there_and_certified(results: list[StudyResult]) -> None:
@@ -95,8 +100,7 @@ def test_regression_tables() -> None:
     assert "R²" in comparison_page([result])
 
 
-def test_the_page_is_self_contained_and_marks_what_is_private(results: list[StudyResult]) -> None:
-    page = comparison_page(results)
+def test_the_page_is_self_contained_and_marks_what_is_private(results: list[StudyResult], page: str) -> None:
     assert not re.search(r'(src|href)="(?!#)', page.replace('xlink:href="#', 'xlink:HREF="#'))
     assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"|<!DOCTYPE[^>]*>', "", page)
     assert page.count("<figure>") == 7  # three each, and utility along ε where there are two classes

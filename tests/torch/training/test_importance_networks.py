@@ -296,10 +296,10 @@ def test_a_checkpoint_of_importance_sampling_is_not_continued_by_dp_sgd(tmp_path
 
 
 def test_reminders_of_an_empty_folder_and_of_another_size(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="holds no checkpoint: a run starts anew"):
-        trainer(checkpoint=tmp_path / "mistyped").fit(data(), resume=True)
-    with pytest.warns(UserWarning, match=r"steps will be 0\.2 times what is expected"):
-        trainer(public_size=1000).fit(data())
+    with pytest.raises(Stop), pytest.warns(UserWarning, match="holds no checkpoint: a run starts anew"):
+        trainer(checkpoint=tmp_path / "mistyped", callbacks=[After(1)]).fit(data(), resume=True)
+    with pytest.raises(Stop), pytest.warns(UserWarning, match=r"steps will be 0\.2 times what is expected"):
+        trainer(public_size=1000, callbacks=[After(1)]).fit(data())
 
 
 def test_records_in_another_order_count_once_where_a_run_goes_on(tmp_path: Path) -> None:
