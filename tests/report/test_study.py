@@ -35,7 +35,7 @@ def results(log: Path) -> list[StudyResult]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DPERM_SPEND_LOG", str(log))
         iris = replace(STUDY, seed=None)
-        return [run_study(data.load("breast_cancer"), STUDY, jobs=1), run_study(data.load("iris"), iris, jobs=2)]
+        return [run_study(data.load("breast_cancer"), STUDY, jobs=1), run_study(data.load("iris"), iris, jobs=1)]
 
 
 @pytest.fixture(scope="module")
