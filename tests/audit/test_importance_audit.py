@@ -147,7 +147,7 @@ def _scaled_by_the_number_of_records(run: pytest.MonkeyPatch) -> None:
     run.setattr(ImportanceGradients, "__call__", call)
 
 
-@pytest.mark.fast_cases("renyi-_norms_uncut-movement", "profile-_rate_from_the_true_sum-sensitivity")
+@pytest.mark.fast_cases("profile-_rate_from_the_true_sum-sensitivity")
 @pytest.mark.parametrize(
     ("defect", "kind"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -143,7 +144,8 @@ def test_places_kept_of_a_release_differ(length: int) -> None:
 def test_a_sound_ridge_regression_is_not_refuted() -> None:
     """Its Gram matrix has 990 numbers."""
     training = Training.of_mechanism(*DPRidge(epsilon=1.0, public_size=5000).mechanism_for(features=43))
-    assert [result.verdict for result in attack(training, trials=40)] == ["consistent", "consistent"]
+    few = replace(training, replay_pairs=training.replay_pairs[:6])
+    assert [result.verdict for result in attack(few, trials=40)] == ["consistent", "consistent"]
 
 
 @pytest.mark.parametrize("low", [0.01, 0.5, 0.9, 0.999])

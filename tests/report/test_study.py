@@ -74,9 +74,9 @@ def test_more_epsilon_means_less_excess_risk(results: list[StudyResult]) -> None
 
 
 def test_a_seed_repeats_the_study_whatever_the_processes(results: list[StudyResult]) -> None:
-    again = run_study(data.load("breast_cancer"), STUDY, jobs=2)
-    for cell in results[0].cells:
-        assert np.array_equal(cell.scores, again.cell(cell.mechanism, cell.epsilon).scores)
+    again = run_study(data.load("breast_cancer"), replace(STUDY, mechanisms=("output", "objective-sharp")), jobs=2)
+    for cell in again.cells:
+        assert np.array_equal(cell.scores, results[0].cell(cell.mechanism, cell.epsilon).scores)
     assert {cell.certificate.status for cell in again.cells if cell.certificate} == {"not private"}
     assert {cell.certificate.status for cell in results[1].cells if cell.certificate} == {"certified"}
 
