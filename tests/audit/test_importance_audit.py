@@ -129,7 +129,7 @@ def _no_filter(run: pytest.MonkeyPatch) -> None:
     """Parts are let through whatever they cost, with two thirds of their noise."""
     original = ImportancePlan.noise_multiplier
     run.setattr(ImportancePlan, "noise_multiplier", lambda self, *rest: original(self, *rest) / 1.5)
-    run.setattr(Channel, "_filtered", lambda self, held, event, note: None)
+    run.setattr(Channel, "_filtered", lambda self, *given: None)
 
 
 def _half_the_noise(run: pytest.MonkeyPatch) -> None:
