@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib.util
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -23,11 +24,11 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_api_listing_is_current() -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / "docs" / "build_api.py", "--check"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+def test_the_api_listing_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["build_api.py", "--check"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "docs" / "build_api.py"), run_name="__main__")
+    assert ended.value.code == 0
 
 
 @pytest.mark.parametrize("number", range(len(re.findall(r"```python\n", README))))
@@ -50,10 +51,23 @@ def test_readme_examples_run(number: int) -> None:
 
 #: pages whose examples take long, with the least number of them: indented ones belong to a list
 _LONG = {"errata.md": 5, "records.md": 3, "search.md": 2, "utility.md": 3}
+#: pages whose examples take a second and more, and have in other pages or in tests what they use
+_SLOW = {
+    "audit.md",
+    "correlated-noise.md",
+    "curves.md",
+    "from-fastdp.md",
+    "from-opake.md",
+    "from-tf-privacy.md",
+    "importance-sampling.md",
+}
 PAGES = sorted(page.name for page in (ROOT / "docs").glob("*.md") if "```python" in page.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in _LONG])
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] * (page in _SLOW)) for page in PAGES if page not in _LONG],
+)
 def test_the_examples_in_pages_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every page's, one after the other; whatever was trained has a certificate."""
     monkeypatch.chdir(tmp_path)
@@ -96,7 +110,7 @@ def test_the_examples_for_contributors_run(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["dperm_loop.py"],
+        pytest.param(["dperm_loop.py"], marks=pytest.mark.slow),
         pytest.param(
             ["gpt2.py", "--records", "60", "--batch", "20", "--layers", "1", "--width", "32", "--length", "16", "--epsilon", "8"],
             marks=pytest.mark.slow,
@@ -121,6 +135,13 @@ def test_the_examples_run(arguments: list[str], request: pytest.FixtureRequest, 
     )
     assert done.returncode == 0, done.stderr
     assert "differentially private" in done.stdout
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_shortest_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """In this process, which has imported what it takes seconds to import."""
+    runpy.run_path(str(ROOT / "examples" / "dperm_loop.py"), run_name="__main__")
+    assert "differentially private" in capsys.readouterr().out
 
 
 def test_readme_numbers_are_the_measured_ones() -> None:

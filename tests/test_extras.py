@@ -118,7 +118,7 @@ def test_each_optional_library_has_a_front_door_that_is_tried() -> None:
     assert set(DOORS) == set(LIBRARIES)
 
 
-@pytest.mark.fast_cases("rich", "jinja2", "openpyxl", "matplotlib", "pooch")
+@pytest.mark.fast_cases("openpyxl", "pooch")
 @pytest.mark.parametrize("library", sorted(DOORS))
 def test_a_missing_library_is_one_line_that_says_how_it_is_installed(library: str, tmp_path: Path) -> None:
     code, begins = DOORS[library]
@@ -133,7 +133,12 @@ def test_a_missing_library_is_one_line_that_says_how_it_is_installed(library: st
     [
         ("typer", ["account", "--noise", "4"], "The command line needs Typer: pip install 'dperm[cli]'."),
         ("pandas", ["data", "list"], "A table needs pandas: pip install 'dperm[tables]'."),
-        ("rich", ["bounds", "--size", "1000"], "A table on the terminal needs Rich: pip install 'dperm[cli]'."),
+        pytest.param(
+            "rich",
+            ["bounds", "--size", "1000"],
+            "A table on the terminal needs Rich: pip install 'dperm[cli]'.",
+            marks=pytest.mark.slow,
+        ),
         ("torch", ["train", "t.csv", "--model", "mlp", "-o", "m.json"], "--model mlp needs PyTorch: pip install 'dperm[torch]'."),
     ],
 )

@@ -37,7 +37,7 @@ def of_plan(relation: Relation, **changes: Any) -> Training:
     return Training.of_plan(mine, objective, TorchRecords, delta=1e-5, pairs=network_pairs((IMAGES, LABELS), relation, 3))
 
 
-@pytest.mark.fast_cases("per layer-replace_one", "normalised-replace_one", "adaptive-add_or_remove_one")
+@pytest.mark.fast_cases("normalised-replace_one")
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 @pytest.mark.parametrize(
     "changes",
@@ -51,7 +51,7 @@ def of_plan(relation: Relation, **changes: Any) -> Training:
     ids=["clip", "full batch", "per layer", "normalised", "adaptive"],
 )
 def test_networks_move_no_more_than_charged(changes: dict[str, Any], relation: Relation) -> None:
-    result = replay(of_plan(relation, **changes))
+    result = replay(of_plan(relation, **changes), both_ways=False)
     assert result.verdict == "consistent", str(result)
     assert 0.3 < result.details["largest_movement"] <= 1 + 2e-5
 
@@ -62,7 +62,8 @@ class Half(Clip):
 
 
 def test_a_network_that_moves_more_is_refuted() -> None:
-    result = replay(of_plan(ADD, bounding=Half(0.5)))
+    training = of_plan(ADD, bounding=Half(0.5))
+    result = replay(training, training.replay_pairs[:4])
     assert result.refuted and result.details["kinds"] == ["movement"]
 
 
@@ -84,8 +85,8 @@ def make_trainer(**changes: Any) -> Any:
 def test_the_trainer_s_front_door(size: int | None) -> None:
     data = (IMAGES, LABELS)
     pairs = network_pairs(data, ADD, 3)
-    training = Training.of_trainer(make_trainer(public_size=size), data, pairs[:4] if size else pairs[:2])
-    result = replay(training)
+    training = Training.of_trainer(make_trainer(public_size=size), data, pairs[:2])
+    result = replay(training, both_ways=False)
     assert result.verdict == "consistent", str(result)
     assert len(result.details["refused"]) <= 2  # a record that is no number may be refused, before any charge
     assert training.certificate.status == "not private"
@@ -108,7 +109,7 @@ def leaky(source: Source) -> Any:
 
 def test_a_trainer_that_leaks_is_refuted() -> None:
     data = (IMAGES, LABELS)
-    result = replay(Training.of_trainer(leaky, data, network_pairs(data, ADD, 3)[:1]))
+    result = replay(Training.of_trainer(leaky, data, network_pairs(data, ADD, 3)[:1]), both_ways=False)
     assert result.details["kinds"] == ["leak"]
 
 

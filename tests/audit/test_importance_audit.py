@@ -129,7 +129,7 @@ def _no_filter(run: pytest.MonkeyPatch) -> None:
     """Parts are let through whatever they cost, with two thirds of their noise."""
     original = ImportancePlan.noise_multiplier
     run.setattr(ImportancePlan, "noise_multiplier", lambda self, *rest: original(self, *rest) / 1.5)
-    run.setattr(Channel, "_filtered", lambda self, held, event, note: None)
+    run.setattr(Channel, "_filtered", lambda self, *given: None)
 
 
 def _half_the_noise(run: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def _scaled_by_the_number_of_records(run: pytest.MonkeyPatch) -> None:
     run.setattr(ImportanceGradients, "__call__", call)
 
 
-@pytest.mark.fast_cases("profile-_norms_uncut-movement", "profile-_rate_from_the_true_sum-sensitivity")
+@pytest.mark.fast_cases("profile-_rate_from_the_true_sum-sensitivity")
 @pytest.mark.parametrize(
     ("defect", "kind"),
     [
@@ -168,13 +168,13 @@ def test_replay_finds_the_defect(
 ) -> None:
     training = Training.of_mechanism(mechanism(filter=held_by), objective())
     defect(monkeypatch)
-    result = replay(training)
+    result = replay(training, training.replay_pairs[:8], both_ways=False)
     assert result.verdict == "refuted"
     assert any(kind in found for found in result.details["kinds"]), str(result)
 
 
 def test_replay_of_stale_norms_is_exact() -> None:
-    result = replay(Training.of_mechanism(mechanism(pass_every=2, proposal_factor=1.0), objective()))
+    result = replay(Training.of_mechanism(mechanism(pass_every=2, proposal_factor=1.0), objective()), both_ways=False)
     assert result.verdict == "consistent", str(result)
     assert 0.99 < result.details["largest_movement"] <= 1 + 1e-6
     # a1: the draws are tested, the coins that thin them are not
@@ -222,7 +222,7 @@ def test_a_smaller_budget_than_was_spent_is_refuted(kind: str) -> None:
     training = Training.of_mechanism(made, objective())
     less = made.plan.event(objective().relation, made.plan.steps // 2)
     cheaper = replace(training.certificate, event=less)
-    result = replay(replace(training, certificate=cheaper))
+    result = replay(replace(training, certificate=cheaper), both_ways=False)
     assert result.verdict == "refuted"
     assert "unpaid" in result.details["kinds"] or "charge" in result.details["kinds"]
 

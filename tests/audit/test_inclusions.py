@@ -71,6 +71,7 @@ EXACT: dict[str, tuple[Draw, int, list[tuple[float, Sets]]]] = {
 }
 
 
+@pytest.mark.fast_cases("Poisson-False", "Poisson-True", "rows-True", "truncated-True", "bins-True")
 @pytest.mark.parametrize("stops", [False, True])
 @pytest.mark.parametrize("name", EXACT)
 def test_a1_evidence_against_a_sound_rule_has_a_mean_of_at_most_one(name: str, stops: bool) -> None:
@@ -112,6 +113,7 @@ DEPENDENT: dict[str, tuple[Draw, list[tuple[float, tuple[int, ...]]]]] = {
 }
 
 
+@pytest.mark.fast_cases("fixed order")
 @pytest.mark.parametrize("name", DEPENDENT)
 def test_a1_evidence_against_a_rule_whose_draws_depend_has_a_mean_of_at_most_one(name: str) -> None:
     """By all outcomes of a run of two records in two rounds, and of another one of one record in one round."""
@@ -304,6 +306,7 @@ def test_a1_draws_that_a_rule_does_not_make_are_refuted(name: str, make: Callabl
     assert [finding.kind for finding in tested.findings] == ["draws"]
 
 
+@pytest.mark.fast_cases("1.0")
 @pytest.mark.parametrize("factor", [1.0, 0.97])
 def test_a1_a_rate_that_is_said_to_be_visible_is_refuted(factor: float) -> None:
     """In at least 17 of 20 audits, by a binomial bound."""

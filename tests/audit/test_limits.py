@@ -40,6 +40,15 @@ def replayed(mechanism: Any, objective: Any) -> AuditResult:
     return replay(training, worst_pairs(mechanism, objective), both_ways=False)
 
 
+@pytest.mark.fast_cases(
+    "output, one feature",
+    "ridge by output, one feature",
+    "ridge by output, pure",
+    "ridge by output, replace-one",
+    "Poisson by output",
+    "bolt-on",
+    "greedy coordinates",
+)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_half_of_a_sensitivity_at_users_settings_is_refuted_or_said_to_be_unseen(name: str) -> None:
     make, features, unseen = SETTINGS[name]

@@ -148,6 +148,7 @@ def runs(rng: np.random.Generator, releases: int, size: int) -> NoiseSeen:
     return NoiseSeen.of(Recording([ReleaseRecord(query, 1.0, 1.0, released, step=step) for released in made]))
 
 
+@pytest.mark.fast_cases("12-50", "40-1")
 @pytest.mark.parametrize(("releases", "size"), [(1, 1), (3, 2), (40, 1), (20, 5), (12, 50), (6, 2000)])
 def test_no_sound_noise_is_refuted(releases: int, size: int) -> None:
     rng = np.random.default_rng(releases * size)

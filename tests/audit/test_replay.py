@@ -133,10 +133,11 @@ def test_one_vs_rest_replays_class_by_class(part: Mechanism) -> None:
     assert replayed(OneVsRest.of(part, 3), linear(Logistic())).verdict == "consistent"
 
 
+@pytest.mark.slow  # the catalogue's are replayed always
 def test_noisy_size_replays_with_its_count() -> None:
     objective = LinearObjective(Logistic(), D, data_norm=2.0)
     for name, mechanism, _ in noisy_sizes(objective):
-        result = replayed(mechanism, objective)
+        result = replay(Training.of_mechanism(mechanism, objective), both_ways=False)
         assert result.verdict == "consistent", f"{name}: {result}"
         assert 0.99 < result.details["largest_movement"] <= 1 + 1e-7
 
@@ -271,6 +272,7 @@ PLANTED: list[tuple[str, Callable[[], Mechanism], LinearObjective, str]] = [
 ]
 
 
+@pytest.mark.fast_cases("half the sensitivity", "half the noise", "replace-one as add/remove", "divided by n")
 @pytest.mark.parametrize(("name", "make", "objective", "kind"), PLANTED, ids=[name for name, *_ in PLANTED])
 def test_planted_defects_are_found(name: str, make: Callable[[], Mechanism], objective: LinearObjective, kind: str) -> None:
     result = replayed(make(), objective)

@@ -46,6 +46,7 @@ def made(name: str) -> tuple[ByPart, Any]:
     return DPByPart(estimator, {"a": 0, "b": 1}, public_sizes=sizes).mechanism_for(3)
 
 
+@pytest.mark.fast_cases("sizes that are released")
 @pytest.mark.parametrize("name", METHODS)
 def test_parts_are_consistent_and_records_of_several_parts_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training.of_mechanism(*made(name))

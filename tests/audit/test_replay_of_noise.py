@@ -43,6 +43,7 @@ def test_replay_finds_queries_that_are_no_numbers(monkeypatch: pytest.MonkeyPatc
     assert replay(training).refuted
 
 
+@pytest.mark.fast_cases("1e-06")
 @pytest.mark.parametrize("multiplier", [1e-5, 1e-6, 1e-9])
 def test_noise_finer_than_the_grid_is_no_finding(multiplier: float) -> None:
     objective = LinearObjective(Logistic(), 3, public_size=40)

@@ -51,10 +51,10 @@ def test_a2_choices_at_an_epsilon_that_is_said_to_be_visible_are_refuted(scale: 
     assert 0.1 < share < 0.9
 
     def refuted(epsilon: float) -> int:
-        return sum(bool(noise_findings([chosen(rng, epsilon, 300)])) for _ in range(60))
+        return sum(bool(noise_findings([chosen(rng, epsilon, 300)])) for _ in range(30))
 
-    assert refuted(1 / share) > 51
-    assert refuted(2 / (1 + share)) < 30
+    assert refuted(1 / share) > 25
+    assert refuted(2 / (1 + share)) < 15
 
 
 def paths(randomness: Randomness, share: float, size: int) -> NoiseSeen:
@@ -69,6 +69,7 @@ def paths(randomness: Randomness, share: float, size: int) -> NoiseSeen:
     )
 
 
+@pytest.mark.fast_cases("1")
 @pytest.mark.parametrize("size", [1, 4])
 def test_a2_steps_of_paths_as_small_as_is_said_to_be_visible_are_refuted(size: int) -> None:
     seeds = iter(range(10_000))

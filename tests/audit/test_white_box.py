@@ -57,6 +57,14 @@ def audited(mine: Plan, relation: Relation = ADD, **settings: Any) -> AuditResul
     return white_box(mine, problem, problem.records(ROWS, SIGNS), delta=DELTA, **settings)
 
 
+@pytest.mark.fast_cases(
+    "Poisson-replace_one",
+    "normalised-add_or_remove_one",
+    "full batch-add_or_remove_one",
+    "per layer-add_or_remove_one",
+    "decay-replace_one",
+    "adaptive-replace_one",
+)
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 @pytest.mark.parametrize("name", PLANS)
 def test_the_estimate_is_the_certified_epsilon(name: str, relation: Relation) -> None:

@@ -137,12 +137,12 @@ def test_compare_a_table(table: Path, tmp_path: Path) -> None:
 def test_account_and_calibrate() -> None:
     found = json.loads(dperm("account", "--noise", 1.1, "--rate", 0.01, "--steps", 1000, "--json").stdout)
     assert found["epsilon"] == pytest.approx(1.515, abs=1e-3)
-    noise = json.loads(dperm("calibrate", "--epsilon", 1, "--rate", 0.01, "--steps", 1000, "--json").stdout)
+    noise = json.loads(dperm("calibrate", "--epsilon", 1, "--rate", 0.01, "--steps", 200, "--json").stdout)
     assert noise["epsilon"] <= 1
     steps = json.loads(dperm("calibrate", "--epsilon", 1, "--rate", 0.01, "--noise", noise["noise_multiplier"], "--json").stdout)
-    assert steps["steps"] == 1000
+    assert steps["steps"] == 200
     risk = ("--true-positive-rate", 0.05, "--false-positive-rate", 0.01)
-    straight = json.loads(dperm("calibrate", *risk, "--rate", 0.01, "--steps", 1000, "--json").stdout)
+    straight = json.loads(dperm("calibrate", *risk, "--rate", 0.01, "--steps", 200, "--json").stdout)
     assert straight["noise_multiplier"] < noise["noise_multiplier"] and straight["risk"]["true_positive_rate"] == 0.05
     assert "Keeps an attacker's advantage of at most 0.1" in dperm("calibrate", "--advantage", 0.1, "--noise", 40).stdout
     assert "0 charges" in dperm("account", "--log").stdout
@@ -449,7 +449,21 @@ def test_misuse_exits_with_two() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_interrupting_leaves_nothing_half_written(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
-    command = [sys.executable, "-m", "dperm", "compare", "digits", "--repeats", "500", "--jobs", "2", "-o", str(report)]
+    command = [
+        sys.executable,
+        "-m",
+        "dperm",
+        "compare",
+        "digits",
+        "--mechanisms",
+        "output",
+        "--repeats",
+        "500",
+        "--jobs",
+        "2",
+        "-o",
+        str(report),
+    ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 120
     while len(SpendLog.current().charges()) < 4 and time.monotonic() < deadline:  # of two workers, that have results by then
@@ -472,7 +486,7 @@ def test_a_comparison_that_ends_leaves_no_table_and_no_worker(tmp_path: Path, na
     scratch, temporary = tmp_path / "scratch", tmp_path / "temporary"
     scratch.mkdir()
     temporary.mkdir()
-    settings = ["--repeats", "500", "--jobs", "2", "-o", tmp_path / "report.html"]
+    settings = ["--mechanisms", "output", "--repeats", "500", "--jobs", "2", "-o", tmp_path / "report.html"]
     command = [sys.executable, "-m", "dperm", "compare", "digits", *settings]
     environment = {**os.environ, "DPERM_SCRATCH": str(scratch), "TMPDIR": str(temporary)}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
@@ -506,7 +520,7 @@ def test_audit_a_model(table: Path, schema: Path, tmp_path: Path) -> None:
     model, found, page = tmp_path / "m.json", tmp_path / "audit.json", tmp_path / "c.html"
     dperm("train", table, "--schema", schema, "--epsilon", 2, "-o", model)
     charged = len(SpendLog(os.environ["DPERM_SPEND_LOG"]).charges())
-    done = dperm("audit", model, "--members", table, "--others", table, "--trials", 4000, "-o", found)
+    done = dperm("audit", model, "--members", table, "--others", table, "--trials", 1000, "-o", found)
     assert "did not refute ε = 2" in done.stdout and "It proves" in done.stdout
     assert "names the member 50.0 times in 100" in done.stdout
     assert "Not refuted. That is not a proof" in done.stdout
@@ -651,7 +665,9 @@ def test_every_mechanism_is_compared_to_the_end(table: Path, schema: Path, tmp_p
         assert CANDIDATES[key].title in re.sub(r"\s+", " ", done.stdout) or CANDIDATES[key].short in done.stdout
 
 
-@pytest.mark.parametrize("sampling", sorted(SAMPLINGS))
+@pytest.mark.parametrize(
+    "sampling", [pytest.param(each, marks=[pytest.mark.slow] * (each in ("importance", "full"))) for each in sorted(SAMPLINGS)]
+)
 def test_every_sampling_that_help_names_trains(table: Path, schema: Path, tmp_path: Path, sampling: str) -> None:
     relation = "replace_one" if sampling == "fixed_size" else "add_or_remove_one"
     size = 300

@@ -43,6 +43,10 @@ NOT_RUN = {
 }
 
 
+#: Parts of examples whose numbers take seconds to find.
+LONG = ("--true-positive-rate", "--correlated", "--compare")
+
+
 def all_commands(group: Any, name: str) -> Iterator[tuple[str, Any]]:
     """The framework's commands, those of groups with the groups' names."""
     inside = getattr(group, "commands", None)
@@ -171,7 +175,14 @@ def test_the_examples_of_the_whole_are_lines_that_commands_take() -> None:
         COMMANDS[named(words)].make_context("dperm", words[named(words).count(" ") + 1 :])
 
 
-@pytest.mark.parametrize("line", [line for line in EXAMPLES if not needs_a_file(line) and line not in NOT_RUN])
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(line, marks=[pytest.mark.slow] * any(part in line for part in LONG))
+        for line in EXAMPLES
+        if not needs_a_file(line) and line not in NOT_RUN
+    ],
+)
 def test_examples_that_need_no_file_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "spend.db"))

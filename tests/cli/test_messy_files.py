@@ -119,7 +119,7 @@ WRITERS: list[Writer] = [
 ]  # fmt: skip
 
 
-@pytest.mark.fast_cases("german_excel", "dates", "several_rows_of_a_person")
+@pytest.mark.fast_cases("german_excel")
 @pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
 def test_from_the_file_to_the_card(write: Writer, tmp_path: Path) -> None:
     target, options = write(np.random.default_rng(1), tmp_path / "t.csv", tmp_path / "new.csv")

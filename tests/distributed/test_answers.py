@@ -358,6 +358,7 @@ class Held:
             self.now -= 1
 
 
+@pytest.mark.fast_cases("DPElasticNet", "DPLinearSVC", "DPLogisticRegression", "DPPoissonRegressor", "DPRidge")
 @pytest.mark.parametrize("kind", linear_estimators())
 def test_rows_are_never_held_at_once(kind: Any) -> None:
     parts = 100

@@ -51,11 +51,24 @@ def client() -> Iterator[Any]:
         yield client
 
 
+@pytest.fixture
+def threads() -> Iterator[Any]:
+    """Another cluster of this process."""
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0", protocol="inproc://"
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
 def table() -> tuple[NDArray[np.float64], NDArray[np.intp]]:
     X = np.random.default_rng(0).normal(size=(N, D)) / 2
     return X, (X[:, 0] > 0.1).astype(np.intp)
 
 
+@pytest.mark.fast_cases("objective")
 @pytest.mark.parametrize("method", ["objective", DESCENT])
 def test_arrays(client: Any, method: Any) -> None:
     X, y = table()
@@ -155,13 +168,15 @@ def test_without_a_cluster_one_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> 
         parted_table(da.from_array(X, chunks=(150, D)), da.from_array(y, 150))
 
 
-def test_what_another_cluster_holds_is_refused(client: Any, processes: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cluster", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
+def test_what_another_cluster_holds_is_refused(client: Any, cluster: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    other: Any = request.getfixturevalue(cluster)
     X, y = table()
     frame = dd.from_pandas(pd.DataFrame(X, columns=list("abcde")).assign(label=y), npartitions=4)
     with client.as_current():
         held = frame[[*"abcde", "label"]].persist()
         model = DPLogisticRegression(epsilon=1.0, delta=1e-5, **GIVEN).fit(held[list("abcde")], held.label)
-    with processes.as_current(), spend_log(tmp_path / "log.db") as log:
+    with other.as_current(), spend_log(tmp_path / "log.db") as log:
         for X, y in ((held[list("abcde")], held.label), (frame[list("abcde")], held.label)):
             with pytest.raises(ValueError, match=r"Expected [Xy] persisted on the cluster .*, got one on inproc"):
                 model.fit(X, y)

@@ -98,7 +98,7 @@ def test_every_estimator_is_certified_within_its_budget_and_kept_whole(kind: typ
 @pytest.mark.parametrize("kind", ALL)
 def test_every_front_door_is_replayed(kind: type, relation: Relation, monkeypatch: pytest.MonkeyPatch) -> None:
     audited = training(kind, relation, monkeypatch)
-    found = replay(audited, audited.replay_pairs[:1])
+    found = replay(audited, audited.replay_pairs[:1], both_ways=False)
     assert found.verdict == "consistent", found
 
 

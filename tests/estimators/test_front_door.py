@@ -235,7 +235,7 @@ def _problem(what: Asked, model: Any, error: BaseException | None, charges: list
 
 
 def test_what_is_asked_at_the_front_door(tmp_path: Path) -> None:
-    assert findings(0, 60, tmp_path) == []
+    assert findings(0, 30, tmp_path) == []
 
 
 @pytest.mark.slow

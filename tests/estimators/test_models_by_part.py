@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -178,7 +177,11 @@ def methods() -> list[Any]:
     """Every method that has a key, with what it cannot do without; and every way of drawing."""
     stated = {"accuracy_first": {"accuracy": 0.8, "stops": 5}}
     named = [pytest.param(kind(**stated.get(key, {})), id=key) for key, kind in known_methods().items()]
-    drawn = [pytest.param(Gradient(sampling=how, epochs=2), id=f"gradient-{how}") for how in SAMPLINGS if how != "poisson"]
+    drawn = [
+        pytest.param(Gradient(sampling=how, epochs=2), id=f"gradient-{how}", marks=[pytest.mark.slow] * (how == "balls_and_bins"))
+        for how in SAMPLINGS
+        if how != "poisson"
+    ]
     return named + drawn
 
 
@@ -196,7 +199,7 @@ def test_every_method_trains_models_by_part_or_charges_nothing(method: Any, requ
     unset = DPRidge() if regression else DPLogisticRegression(classes=[-1, 1])
     y = X[:, 2] if regression else np.where(X[:, 2] > 0.25, 1, -1)
     trained = set()
-    for size, delta in itertools.product((30, None), (1e-5, 0.0)):
+    for size, delta in ((30, 1e-5), (30, 0.0), (None, 1e-5)):
         estimator = clone(unset).set_params(mechanism=method, epsilon=2.0, delta=delta)
         models = DPByPart(estimator, {"a": 0, "b": 1}, public_sizes=size)
         with thrown_away() as log:

@@ -103,6 +103,7 @@ def test_a_module_with_another_number_of_scores_is_refused(classes: int) -> None
     assert SpendLog.current().charges() == []
 
 
+@pytest.mark.slow  # nor does test_layers.py let them
 def test_importing_the_estimators_does_not_import_torch() -> None:
     code = "import sys, dperm.estimators; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

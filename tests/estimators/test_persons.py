@@ -104,8 +104,8 @@ def test_regressions_and_other_losses() -> None:
 @pytest.mark.parametrize(
     ("mechanism", "name"),
     [
-        (Gradient(sampling="importance"), "importance"),
-        (Gradient(sampling="balls_and_bins"), "balls and bins"),
+        (Gradient(sampling="importance", epochs=2), "importance"),
+        (Gradient(sampling="balls_and_bins", epochs=2), "balls and bins"),
         ("individual", "individual accounting"),
         ("last-iterate", "last iterate"),
         ("frank-wolfe", "Frank–Wolfe"),
@@ -328,6 +328,8 @@ def test_the_command_line_trains_and_compares_persons(table: Path) -> None:
         "--repeats",
         "2",
         "--epsilons",
+        "1",
+        "--jobs",
         "1",
         "--mechanisms",
         "objective-sharp,gradient-full,frank-wolfe",

@@ -26,7 +26,7 @@ def table(classes: int = 2) -> tuple[Any, Any]:
     return rows, np.digitize(rows[:, 0], np.linspace(-0.5, 0.5, classes - 1)) if classes > 1 else np.clip(rows[:, 0], -1, 1)
 
 
-@pytest.mark.fast_cases("objective", "one against the rest")
+@pytest.mark.fast_cases("one against the rest")
 @pytest.mark.parametrize(
     "model",
     [

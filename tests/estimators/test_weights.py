@@ -122,6 +122,17 @@ def test_weighted_models_are_saved(kind: Any) -> None:
     assert loaded.fit(X, y).certificate_.epsilon == model.certificate_.epsilon  # its table of weights is as good as it was
 
 
+@pytest.mark.fast_cases(
+    "DPElasticNet()--4000",
+    "DPLasso()--None",
+    "DPLinearSVC(classes=[0, 1, 2])--4000",
+    "DPLogisticRegression(classes=[0, 1, 2])--None",
+    "DPPoissonRegressor()--4000",
+    "DPQuantileRegressor()--None",
+    "DPRidge()--None",
+    "DPLogisticRegression(classes=[0, 1, 2], mechanism='objective')--4000",
+    "DPRidge(mechanism='gradient', radius=2.0)--4000",
+)
 @pytest.mark.parametrize("size", [N, None])
 @pytest.mark.parametrize(
     ("model", "y"),

@@ -481,6 +481,7 @@ def test_a_record_that_is_not_finite_counts_as_zero() -> None:
         assert np.array_equal(a.query, b.query)
 
 
+@pytest.mark.fast_cases("Adam")
 @pytest.mark.parametrize(
     ("update", "average"), [(SGD(0.5), 0.5), (SGD(0.5, 0.9), None), (Adam(0.05), None)], ids=["averaged", "momentum", "Adam"]
 )

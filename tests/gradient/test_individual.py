@@ -267,6 +267,7 @@ class Linear(IndividualGradients):
         return total
 
 
+@pytest.mark.fast_cases("Linear")
 @pytest.mark.parametrize("defect", [Forgetful, ByMean, Linear])
 def test_planted_defects_are_refuted(defect: type[IndividualGradients]) -> None:
     planted = type("Planted", (IndividualPlan,), {"run": defect})(**vars(replace(PLAN, clipping_norm=1.0)))

@@ -114,6 +114,7 @@ def by_number(self: Reshuffled, generator: np.random.Generator, places: Indices)
 honest = Reshuffled.next_places
 
 
+@pytest.mark.fast_cases("by_rank")
 @pytest.mark.parametrize("law", [nearer, by_rank, by_number])
 def test_places_that_are_drawn_otherwise_are_found(law: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert replayed(made()).verdict == "consistent"

@@ -232,6 +232,7 @@ CASES: list[tuple[Any, Relation]] = [
 ]
 
 
+@pytest.mark.fast_cases("truncated, add_or_remove_one", "fixed, replace_one")
 @pytest.mark.parametrize(("sampler", "relation"), CASES, ids=[f"{case[0].key}, {case[1]}" for case in CASES])
 def test_replay(sampler: Any, relation: Relation) -> None:
     noise = Constant(2.0)
@@ -394,6 +395,7 @@ def test_linear_models(sampling: str) -> None:
     model.certificate_.verify()
 
 
+@pytest.mark.fast_cases("rows", "fixed_order", "cyclic_poisson")
 @pytest.mark.parametrize("sampling", [name for name in samplings() if name != "poisson"])
 def test_networks(sampling: str) -> None:
     pytest.importorskip("torch")

@@ -66,8 +66,10 @@ def running(keys: Path | None = None) -> Iterator[Running]:
             shutil.chown(folder, "postgres")
         data = f"{folder}/data"
         run = {"check": True, "capture_output": True, "cwd": folder}
-        subprocess.run([*user, programs / "initdb", "-D", data, "-A", "trust", "-U", "tester"], **run)
+        subprocess.run([*user, programs / "initdb", "-D", data, "-A", "trust", "-U", "tester", "--no-sync"], **run)
         options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder}"
+        # What a server has written survives its own crash, which tests look at, and need not survive the machine's.
+        options += " -c fsync=off -c full_page_writes=off"
         for name in ("server.key", "server.crt") if keys is not None else ():
             shutil.copy(keys / name, f"{data}/{name}")
             if user:

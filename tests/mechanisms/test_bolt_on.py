@@ -44,13 +44,11 @@ def allowed() -> list[tuple[str, str]]:
     return [(n, loss) for n, loss in pairs if (REGIMES[n].learning_rate or 0) <= 2 / objective(LOSSES[loss]).facts.smoothness]
 
 
-@pytest.mark.fast_cases(
-    "constant-softmax", "constant, one record a batch-logistic", "constant, regularised-huber", "falling-logistic"
-)
+@pytest.mark.fast_cases("constant-softmax", "falling-logistic")
 @pytest.mark.parametrize(("name", "loss"), allowed())
 def test_neighbours_end_no_further_apart_than_stated(name: str, loss: str) -> None:
     problem = objective(LOSSES[loss])
-    found = replay(Training.of_mechanism(REGIMES[name], problem))
+    found = replay(Training.of_mechanism(REGIMES[name], problem), both_ways=False)
     assert found.verdict == "consistent", str(found)
     assert found.details["largest_movement"] > 0.1  # and the bound is not far from what happens
 
@@ -95,6 +93,7 @@ class DividedByTheBatch(BoltOnPerturbation):
         return super().sensitivity(facts, records) / self.batch_size
 
 
+@pytest.mark.fast_cases("constant")
 @pytest.mark.parametrize("regime", ["falling", "constant"])
 def test_dividing_by_the_batch_is_refuted(regime: str) -> None:
     found = replay(some_pairs(DividedByTheBatch(**vars(REGIMES[regime])), 23 if regime == "falling" else 7))

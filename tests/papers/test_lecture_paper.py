@@ -28,6 +28,7 @@ def test_optima_are_what_is_said() -> None:
     assert least.excess((a + b) / 2) == pytest.approx((least.excess(a) + least.excess(b)) / 2)
 
 
+@pytest.mark.fast_cases("strongly convex")
 @pytest.mark.parametrize("kind", list(paper.RUNGS))
 def test_every_rung_is_certified_and_learns(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(paper, "HERE", tmp_path)  # where the spend log lies

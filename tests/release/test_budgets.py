@@ -135,6 +135,7 @@ def race(where: str, processes: int, count: int) -> None:
         assert worker.exitcode == 0
 
 
+@pytest.mark.fast_cases("sqlite")
 @pytest.mark.filterwarnings("ignore:The budget of")
 def test_many_at_once_never_overspend(where: str) -> None:
     log = SpendLog(where)
@@ -165,7 +166,7 @@ def spend_and_tell(where: str, told: str) -> None:
             file.flush()
 
 
-@pytest.mark.parametrize("kills", [12, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [5, pytest.param(1000, marks=pytest.mark.slow)])
 def test_a_kill_loses_no_charge(where: str, tmp_path: Path, kills: int) -> None:
     """What `charge` returned is in the log, whenever the process is killed."""
     log, told = SpendLog(where), tmp_path / "told"

@@ -302,12 +302,12 @@ def by_channel(event: Any, queries: Any, trials: int) -> list[Any]:
     return worlds(add, queries, trials)
 
 
-@pytest.mark.fast_cases("1-pure", "2-gaussian", "500-pure")
+@pytest.mark.fast_cases("500-pure", "2-gaussian")
 @pytest.mark.parametrize("event", [Gaussian(30.0), PureDP(0.1)], ids=["gaussian", "pure"])
 @pytest.mark.parametrize("size", [1, 2, 500])
 def test_the_same_attacks_are_at_chance_now(event: Any, size: int) -> None:
     queries = np.zeros(size), np.full(size, 1 / math.sqrt(size))
-    releases = by_channel(event, queries, 500 if size < 10 else 40)
+    releases = by_channel(event, queries, 200 if size < 10 else 40)
     scale = 30.0 if isinstance(event, Gaussian) else 10.0
     coins = np.random.default_rng(0)
     for score in (precision, inversion, normal_pairs):

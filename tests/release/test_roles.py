@@ -85,6 +85,7 @@ def charge(log: SpendLog, event: Event = EVENT, label: str = "stays", **settings
 def test_what_a_charger_charges_is_what_anybody_charges(ledger: Ledger, rule: Any) -> None:
     """The server's sums are those of this package, to the last bit."""
     olga, alice = SpendLog(ledger.olga), SpendLog(ledger.alice)
+    event = EVENT if isinstance(rule, Plan) else Gaussian(8.0)  # of which few fit
     olga.create_budget(Budget("stays", rule, alert=1.0))
     here = SpendLog(database_in_memory())
     here.create_budget(Budget("stays", rule, alert=1.0))
@@ -92,7 +93,7 @@ def test_what_a_charger_charges_is_what_anybody_charges(ledger: Ledger, rule: An
         charge(log, PureDP(0.1))
         with pytest.raises(BudgetExceeded):
             for _ in range(1000):
-                charge(log)
+                charge(log, event)
     (theirs,), (ours,) = alice.accounts_held(), here.accounts_held()
     assert theirs.spent == ours.spent
     assert len(alice.charges()) == len(here.charges()) > 3
@@ -169,12 +170,13 @@ FORBIDDEN = [
 ]
 
 
-@pytest.mark.parametrize("statement", FORBIDDEN)
-def test_a_charger_writes_nothing_by_hand(stays: Ledger, statement: str) -> None:
+def test_a_charger_writes_nothing_by_hand(stays: Ledger) -> None:
     charge(SpendLog(stays.alice))
-    with psycopg.connect(stays.alice) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
-        connection.execute(statement)
-    assert SpendLog(stays.alice).verify() == 2
+    for statement in FORBIDDEN:
+        with psycopg.connect(stays.alice) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute(statement)
+            pytest.fail(f"{statement} was done")
+        assert SpendLog(stays.alice).verify() == 2, statement
 
 
 def test_a_charger_makes_no_budget_and_sets_no_time(stays: Ledger) -> None:
@@ -262,6 +264,7 @@ def test_forged_entries_are_refused(stays: Ledger) -> None:
     assert alice.verify() == 3
 
 
+@pytest.mark.fast_cases("pid-a long number", "note-many tables", "costs-many tables", "event-many lists")
 @pytest.mark.parametrize("name", UNREAD)
 @pytest.mark.parametrize("place", ["pid", "note", "costs", "event"])
 def test_no_charger_stops_the_others(stays: Ledger, name: str, place: str) -> None:

@@ -185,6 +185,7 @@ def with_default(server: str, level: str) -> str:
     return url
 
 
+@pytest.mark.fast_cases("serializable")
 @pytest.mark.filterwarnings("ignore:The budget of")
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 def test_writers_see_each_other_whatever_the_server_s_default_is(server: str, level: str) -> None:

@@ -49,6 +49,7 @@ def test_the_number_of_records_is_released_as_it_was_charged(filtered: bool, rel
     assert [first.released(np.array([noisy])) for noisy in (-3.0, 0.2, 1.2, 1.6, 2.4)] == [1, 1, 1, 2, 2]
 
 
+@pytest.mark.fast_cases("0.5")
 @pytest.mark.parametrize("target", [0.5, 3.0])
 def test_the_whole_keeps_within_the_budget_and_hardly_costs_noise(target: float) -> None:
     first = CountFirst.profiled(target, DELTA, ADD, RUNS)

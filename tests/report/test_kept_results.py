@@ -66,6 +66,7 @@ def numbers(result: StudyResult) -> dict[Any, Any]:
     }
 
 
+@pytest.mark.fast_cases("4")
 @pytest.mark.parametrize("count", [1, 4, 7])
 def test_an_interrupted_comparison_goes_on_and_pays_for_nothing_twice(tmp_path: Path, count: int) -> None:
     """With a seed, which no report of a user's has, the results are those of a comparison that nothing interrupted."""
@@ -205,13 +206,14 @@ def test_a_report_that_finds_no_place_costs_nothing_again(tmp_path: Path, monkey
     assert charges() == 4 and sorted(path.name for path in out.iterdir()) == ["r.1.html", "r.html"]
 
 
-@pytest.mark.fast_cases("1")
-@pytest.mark.parametrize("kills", [1, 6])
-def test_killed_with_all_its_processes_a_comparison_loses_only_what_was_in_progress(tmp_path: Path, kills: int) -> None:
+@pytest.mark.parametrize(("kills", "repeats"), [(1, 8), pytest.param(6, 20, marks=pytest.mark.slow)])
+def test_killed_with_all_its_processes_a_comparison_loses_only_what_was_in_progress(
+    tmp_path: Path, kills: int, repeats: int
+) -> None:
     """Each of two processes may have paid for one result that it had not yet kept."""
-    path, total = tmp_path / "r.results.jsonl", 2 * 2 * 20
+    path, total = tmp_path / "r.results.jsonl", 2 * 2 * repeats
     command = [
-        sys.executable, "-m", "dperm", "compare", "iris", "--epsilons", "1,5", "--repeats", "20", "--jobs", "2", "--json",
+        sys.executable, "-m", "dperm", "compare", "iris", "--epsilons", "1,5", "--repeats", str(repeats), "--jobs", "2", "--json",
         "--mechanisms", "output,objective-sharp", "-o", str(tmp_path / "r.html"),
     ]  # fmt: skip
     there: dict[Any, float] = {}
@@ -228,6 +230,7 @@ def test_killed_with_all_its_processes_a_comparison_loses_only_what_was_in_progr
         assert there.items() <= found.items()
         there = found
         assert charges() <= sum(epsilon is not None for _, epsilon, _ in there) + 2 * (number + 1)
+    command[command.index("--jobs") + 1] = "1"
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert total <= charges() <= total + 2 * kills
     cells = {(cell["mechanism"], cell["epsilon"]): cell["scores"] for cell in json.loads(done.stdout)["studies"][0]["cells"]}

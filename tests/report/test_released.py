@@ -69,7 +69,7 @@ def test_each_costs_its_epsilon_once() -> None:
     assert persons.certificate.of_persons and SpendLog.current().charges("tests")[1].persons
 
 
-@pytest.mark.fast_cases("three classes-True-add_or_remove_one", "groups-True-replace_one")
+@pytest.mark.fast_cases("three classes-True-add_or_remove_one")
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
 @pytest.mark.parametrize("persons", [False, True])
 @pytest.mark.parametrize("what", ["two classes", "three classes", "groups", "numbers"])

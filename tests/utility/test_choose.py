@@ -153,7 +153,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     from dperm.cli import main
 
     def run(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["dperm", "choose-epsilon", "breast_cancer", "--draws", "3", "--seed", "0", *arguments])
+        monkeypatch.setattr(sys, "argv", ["dperm", "choose-epsilon", "breast_cancer", "--draws", "2", "--seed", "0", *arguments])
         with pytest.raises(SystemExit) as stopped:
             main()
         return stopped.value.code or 0, capsys.readouterr().out

@@ -193,7 +193,7 @@ def test_every_reader_takes_a_file_cut_short_for_what_is_left_or_refuses_it_with
     """A text does not say how long it is; what says so is refused."""
     path = written(reader, tmp_path)
     whole = path.read_bytes()
-    for end in range(1, len(whole), max(1, len(whole) // 40)):
+    for end in range(1, len(whole), max(1, len(whole) // 15)):
         path.write_bytes(whole[:end])
         if not is_text(whole):
             refused(reader, path)

@@ -281,8 +281,12 @@ def test_limits_are_raised_by_the_environment(tmp_path: Path, monkeypatch: pytes
     path.write_text(",".join(f"c{place}" for place in range(50_001)) + "\n" + ",".join("1" * 50_001) + "\n")
     with pytest.raises(DataError, match=r"it has 50,001 columns, and the limit is 50,000\. .*DPERM_LIMITS=columns=50001"):
         read_table(path)
-    monkeypatch.setenv("DPERM_LIMITS", "columns=50001")
-    assert read_table(path).frame.shape == (1, 50_001)
+    path.write_text(",".join(f"c{place}" for place in range(61)) + "\n" + ",".join("1" * 61) + "\n")
+    monkeypatch.setenv("DPERM_LIMITS", "columns=60")
+    with pytest.raises(DataError, match=r"it has 61 columns, and the limit is 60\. .*DPERM_LIMITS=columns=61"):
+        read_table(path)
+    monkeypatch.setenv("DPERM_LIMITS", "columns=61")
+    assert read_table(path).frame.shape == (1, 61)
     path = tmp_path / "t.libsvm"
     path.write_text("1 1:1\n0 2000000:1\n" * 3)
     for indices in (None, (1, 2_000_000)):

@@ -301,6 +301,7 @@ def test_odd_texts_are_read_whole(raw: str, columns: Any, rows: Any, tmp_path: P
     assert len(frame) == (len(rows) if rows else 80_000 if columns else 1)
 
 
+@pytest.mark.fast_cases("cp1252", "gb18030")
 @pytest.mark.parametrize("encoding", ["cp1252", "shift_jis", "gb18030", "cp1251"])
 def test_encodings_are_told_by_the_lines_that_need_one(encoding: str, tmp_path: Path) -> None:
     words = {

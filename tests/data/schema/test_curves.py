@@ -202,7 +202,7 @@ def test_bands_are_free_after_output_perturbation_and_true() -> None:
     features, labels = SchemaEncoder(SCHEMA, frame).encode()
     method = Output(strong_convexity=20.0)
     heights, band = [], 0.0
-    for _ in range(200):
+    for _ in range(100):
         model = DPLogisticRegression(epsilon=2.0, classes=["no", "yes"], mechanism=method).fit(features, labels)
         age = effects(model, SCHEMA)[0]
         heights.append(age.heights)

@@ -329,7 +329,7 @@ def test_replay_on_neighbours_of_every_kind_of_target(relation: str, target: str
     assert result.verdict == "consistent" and 0.4 < result.details["largest_movement"] <= 1 + 1e-6
 
 
-@pytest.mark.fast_cases("replace_one-labels", "add_or_remove_one-amounts")
+@pytest.mark.fast_cases("replace_one-labels")
 @pytest.mark.parametrize("target", ["labels", "amounts"])
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
 def test_half_of_any_sensitivity_is_refuted(relation: str, target: str) -> None:
@@ -392,7 +392,10 @@ def test_the_command_finds_and_models_pay_for_it(tmp_path: Path) -> None:
     assert len(SpendLog.current().charges()) == 2  # nothing was charged for either
     drawn = runner.invoke(application(), ["effects", model, "-o", str(tmp_path / "effects.html")])
     assert drawn.exit_code == 0, drawn.output
-    page, few = str(tmp_path / "report.html"), ["--mechanisms", "objective-sharp", "--epsilons", "1", "--repeats", "2"]
+    page, few = (
+        str(tmp_path / "report.html"),
+        ["--mechanisms", "objective-sharp", "--epsilons", "1", "--repeats", "2", "--jobs", "1"],
+    )
     compared = runner.invoke(application(), ["compare", table, "--schema", schema, *few, "--output", page])
     assert compared.exit_code == 0, compared.output
     assert "a schema from noisy counts, then objective" in Path(page).read_text()
@@ -450,6 +453,6 @@ def test_no_record_moves_the_first_counts_by_more_than_is_charged(replaced: bool
     for one in entries:
         more = counts([*before, one]) - counts(before)
         assert np.linalg.norm(more) <= np.sqrt(len(columns)) and (more >= 0).all()
-        for other in entries if replaced else ():
+        for other in entries[::2] if replaced else ():
             moved = counts([*before, one]) - counts([*before, other])
             assert np.linalg.norm(moved) <= np.sqrt(2 * len(columns)) * (1 + 1e-12)

@@ -28,6 +28,7 @@ def error(bands: int, target: float) -> float:
     return noise * predicted_error(BandedToeplitz(bands, WORKLOAD), Once(bands), WORKLOAD, STEPS)
 
 
+@pytest.mark.fast_cases("1.0")
 @pytest.mark.parametrize("target", [0.1, 1.0, 4.0])
 def test_the_chosen_bands_are_as_good_as_any(target: float) -> None:
     chosen = best_bands(STEPS, SHARE, target, DELTA, WORKLOAD)

@@ -53,7 +53,7 @@ def correlated(sampler: Any = None, strategy: Strategy | None = None, noise: flo
 
 def replayed(made: Plan, relation: Relation = ADD) -> AuditResult:
     mechanism = GradientPerturbation(budget=Budget(DELTA), plan=made)
-    return replay(Training.of_mechanism(mechanism, objective(relation=relation)))
+    return replay(Training.of_mechanism(mechanism, objective(relation=relation)), both_ways=False)
 
 
 # Charges
@@ -217,6 +217,7 @@ def test_replay_finds_records_that_move_all_that_is_charged_and_no_more(made: Pl
     assert 0.9 < result.details["largest_movement"] <= 1 + 1e-6
 
 
+@pytest.mark.fast_cases("full batch, correlated noise")
 @pytest.mark.parametrize(
     "made",
     [correlated(steps=12), correlated(FixedOrder(5), BandedToeplitz(4), steps=18), correlated(FullBatch(), steps=8)],
@@ -227,7 +228,7 @@ def test_each_model_of_several_moves_what_is_charged_for_it(made: Plan, monkeypa
 
     def several() -> AuditResult:
         mechanism = GradientPerturbation(budget=Budget(DELTA), plan=made)
-        return replay(Training.of_mechanism(OneVsRest.of(mechanism, 3), objective()))
+        return replay(Training.of_mechanism(OneVsRest.of(mechanism, 3), objective()), both_ways=False)
 
     result = several()
     assert result.verdict == "consistent", str(result)
@@ -296,6 +297,7 @@ def known_more_often(self: Any, generator: np.random.Generator, records: int, st
 honest = CyclicPoisson.indices
 
 
+@pytest.mark.fast_cases("changing")
 @pytest.mark.parametrize("draws", [twice, changing, outside])
 def test_records_that_do_not_keep_their_group_are_found(draws: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CyclicPoisson, "indices", draws)

@@ -243,6 +243,15 @@ def test_gains_are_concave_and_slopes_are_of_tangents(rising: Gain, falling: Gai
             assert values[-1] == pytest.approx(gain.factor * math.exp(-(gain.edge**2) / 2) / math.sqrt(2 * math.pi), rel=1e-9)
 
 
+@pytest.mark.fast_cases(
+    "rising0-falling0-0.05",
+    "rising1-falling1-0.3",
+    "rising2-falling2-0.3",
+    "rising3-falling3-2.0",
+    "rising4-falling4-0.3",
+    "rising5-falling5-0.05",
+    "rising6-falling6-0.3",
+)
 @pytest.mark.parametrize("speed", [0.05, 0.3, 2.0])
 @pytest.mark.parametrize(("rising", "falling"), GAINS)
 def test_the_flow_is_what_an_integrator_finds(rising: Gain, falling: Gain, speed: float) -> None:

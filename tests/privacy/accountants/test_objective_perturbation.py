@@ -166,6 +166,7 @@ def test_the_symmetrised_pair_is_above_both_directions(loss: str, sigma: float, 
     assert tightest > 0.9
 
 
+@pytest.mark.fast_cases("0.5")
 @pytest.mark.parametrize("target", [0.5, 2.0])
 def test_replace_one_never_below_the_exact_density(target: float) -> None:
     """Two records of opposite labels, the worst of one dimension."""

@@ -74,6 +74,7 @@ def test_poisson_sampled_gaussian_agrees_with_dp_accounting(q: float, sigma: flo
     assert ours <= high * 1.001
 
 
+@pytest.mark.fast_cases("1.0-4.0-10-1e-05")
 @pytest.mark.parametrize(("q", "sigma", "steps", "delta"), [(0.01, 1.0, 300, 1e-5), (0.3, 2.0, 40, 1e-6), (1.0, 4.0, 10, 1e-5)])
 def test_replace_one_agrees_with_dp_accounting(q: float, sigma: float, steps: int, delta: float) -> None:
     ours = epsilon(SelfComposed(PoissonSampled(q, Gaussian(sigma, REPLACE)), steps), delta)

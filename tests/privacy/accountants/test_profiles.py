@@ -232,7 +232,7 @@ steps = st.builds(
 PLACES = Composed((SelfComposed(Gaussian(30.0), 3), SelfComposed(profile_of(EPOCH), 4)))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(st.lists(st.one_of(steps, st.just(Gaussian(30.0))), min_size=1, max_size=12))
 def test_whatever_is_asked_for_no_more_is_admitted_than_was_charged(asked: list[Event]) -> None:
     """A strategy that asks with more and more noise until it is let in: what got in costs no more than what was charged."""

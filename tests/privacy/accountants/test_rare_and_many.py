@@ -83,6 +83,7 @@ def one_jump(q: float, sigma: float, steps: int, value: float) -> float:
         return float(best)
 
 
+@pytest.mark.fast_cases("1e-09-0.3-10000-1e-06")
 @pytest.mark.parametrize(
     ("q", "sigma", "steps", "target"),
     [(1e-9, 0.3, 10**4, 1e-6), (1e-9, 0.6, 10**5, 1e-12), (1e-8, 0.5, 10**4, 1e-10), (1e-7, 0.6, 10**5, 1e-9)],
@@ -136,6 +137,7 @@ def test_two_steps_against_quadrature(q: float, sigma: float, target: float) -> 
     assert exact * (1 - 1e-9) <= delta(event, ours) <= 1.002 * exact
 
 
+@pytest.mark.fast_cases("1e-06-1e-10")
 @pytest.mark.parametrize(("q", "target"), [(1e-5, 1e-8), (1e-6, 1e-10), (1e-3, 1e-6)])
 def test_more_steps_cost_more(q: float, target: float) -> None:
     """Where the grid was chosen from Chernoff's ε, ten steps cost less than one."""
@@ -276,6 +278,7 @@ def test_levels_compose_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.delta(1.0) == pytest.approx(at_once[1], rel=1e-3)
 
 
+@pytest.mark.fast_cases("1e-09-0.6-1e-12")
 @pytest.mark.parametrize(("rate", "noise", "delta"), [(1e-8, 0.5, 1e-10), (1e-9, 0.6, 1e-12)])
 def test_rare_samples_cost_no_less_for_one_step_more(rate: float, noise: float, delta: float) -> None:
     """Longer digits came with the 100,001st copy: ε fell there by a factor of seven."""

@@ -58,10 +58,11 @@ def test_calibration_agrees_with_the_trade_off_curve(risk: Risk) -> None:
     assert risk.admits(Gaussian(noise)) and not risk.admits(Gaussian(noise * (1 - 1e-5)))
 
 
+@pytest.mark.fast_cases("an attacker's advantage of at most 0.1", "right guesses of at most 0.6, from a prior of 0.5")
 @pytest.mark.parametrize("risk", RISKS[:2] + RISKS[4:5], ids=str)
 def test_what_is_sampled_keeps_the_limit_with_less_noise_than_by_way_of_epsilon(risk: Risk) -> None:
     def event(noise: float) -> Event:
-        return SelfComposed(PoissonSampled(0.02, Gaussian(noise)), 300)
+        return SelfComposed(PoissonSampled(0.02, Gaussian(noise)), 100)
 
     noise = calibrate(event, risk)
     assert risk.limit * (1 - 1e-4) <= risk.of(event(noise)) <= risk.limit

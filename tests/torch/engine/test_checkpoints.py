@@ -176,6 +176,7 @@ def test_against_autograd() -> None:
         assert_exact(model, inputs(SIZE, 5, 3), targets(), vmapped=False)
 
 
+@pytest.mark.fast_cases("Llama, tied")
 @pytest.mark.parametrize("family", ["Llama, tied", "Gemma"])
 def test_language_models(family: str) -> None:
     style = {**vars(FAMILIES[family]), "dropout": 0.2}

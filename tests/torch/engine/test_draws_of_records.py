@@ -67,6 +67,9 @@ DROPS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.fast_cases(
+    "of a kind-dropout", "of a kind-a tuple", "of a new kind-dropout in place", "that fails-alpha dropout in place"
+)
 @pytest.mark.parametrize("drop", DROPS)
 @pytest.mark.parametrize("last", [9, 10, KINDS], ids=["of a kind", "of a new kind", "that fails"])
 def test_nobody_draws_again_for_the_sake_of_another(last: int, drop: str) -> None:

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +17,43 @@ import torch
 
 from dperm.release import SpendLog
 from dperm.release.ledger import Budget
+from dperm.release.ledger.log import Charge
 from dperm.torch.ranks import Share
 from dperm.torch.ranks import rank_share as sharing
 from helpers.killed_ranks import steps_for
 from helpers.rank_runs import ERRORS, SCENARIOS, WORKS, individual, launched, records, remembered
 
-_FEW = ("importance", "importance, parts", "frozen parts", "sharded", "few records a step", "rows of persons", "own loop")
+_FEW = ("importance, parts", "frozen parts", "few records a step", "rows of persons", "own loop")
+_SEEN = ("seen", "seen with another record", "padded", "noises", "equal seeds", "noise twice")
+_DEALT = ("dealt", "kept", "drawn apart", "sources of their own")
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
-def test_it_is_the_run_of_one_process(ranks: int, tmp_path: Path) -> None:
-    names = _FEW if ranks == 2 else tuple(SCENARIOS)
-    several = launched(tmp_path, names, ranks, torchrun=True)
-    charges = SpendLog.current().charges()
-    assert len(charges) == len(names)  # once for all ranks
+@dataclass(frozen=True)
+class Launched:
+    """What each of two ranks made of all that is fast to see, and what their log then held."""
+
+    ranks: list[dict[str, Any]]
+    charges: list[Charge]
+
+    @property
+    def before(self) -> int:
+        """How many charges were there when the ranks began."""
+        return 1
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Launched:
+    """One start of two ranks for all fast tests: most of a start is imports."""
+    folder = tmp_path_factory.mktemp("ranks")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPERM_SPEND_LOG", str(folder / "spend.db"))
+        patch.setenv("DPERM_TEST_STARTED", str(folder / "started"))
+        individual(str(folder / "started")).fit(records())  # its end is a checkpoint
+        ranks = launched(folder, [*_FEW, *_SEEN, *_DEALT, *ERRORS], 2, torchrun=True)
+        return Launched(ranks, SpendLog.current().charges())
+
+
+def _is_the_run_of_one_process(names: Iterable[str], several: list[dict[str, Any]], charges: list[Charge]) -> None:
     for name in names:
         alone = SCENARIOS[name]()
         for rank in several:
@@ -38,7 +63,22 @@ def test_it_is_the_run_of_one_process(ranks: int, tmp_path: Path) -> None:
         assert [step for step, _ in alone.get("history", [])] == [step for step, _ in several[-1][name].get("history", [])]
         if "assumptions" in alone:
             assert set(several[0][name]["assumptions"]) - set(alone["assumptions"]) == {"ranks"}
-    assert [charge.mechanism for charge in SpendLog.current().charges()[len(charges) :]] == [item.mechanism for item in charges]
+    once = SpendLog.current().charges()[-len(charges) :]
+    assert [charge.mechanism for charge in once] == [item.mechanism for item in charges]  # once for all ranks
+
+
+def test_it_is_the_run_of_one_process(two: Launched) -> None:
+    _is_the_run_of_one_process(_FEW, two.ranks, two.charges[two.before : two.before + len(_FEW)])
+    assert len(SpendLog.current().charges()) == len(_FEW)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_all_settings_are_the_run_of_one_process(ranks: int, tmp_path: Path) -> None:
+    several = launched(tmp_path, tuple(SCENARIOS), ranks, torchrun=True)
+    charges = SpendLog.current().charges()
+    assert len(charges) == len(SCENARIOS)
+    _is_the_run_of_one_process(SCENARIOS, several, charges)
 
 
 _SAID = {
@@ -70,12 +110,11 @@ _SAID = {
 }
 
 
-def test_what_ranks_do_not_share_is_said_on_all_and_not_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DPERM_TEST_STARTED", str(tmp_path / "started"))
-    individual(str(tmp_path / "started")).fit(records())  # its end is a checkpoint
-    for said in launched(tmp_path, ERRORS, 2):
+def test_what_ranks_do_not_share_is_said_on_all_and_not_charged(two: Launched) -> None:
+    for said in two.ranks:
         assert not {name: said[name] for name in ERRORS if _SAID[name] not in said[name]}
-    assert len(SpendLog.current().charges()) == 1
+    runs_in_pairs = ("padded",)
+    assert len(two.charges) == two.before + len(_FEW) + len(_SEEN) + len(runs_in_pairs) + len(_DEALT)
 
 
 def _movement(first: dict[str, Any], second: dict[str, Any]) -> float:
@@ -88,9 +127,8 @@ def _spread(run: dict[str, Any]) -> float:
     return float(torch.cat([(released - query) / std for released, query, (_, std) in pairs]).std())
 
 
-def test_neighbours_noise_and_planted_defects(tmp_path: Path) -> None:
-    runs = ["seen", "seen with another record", "padded", "noises", "equal seeds", "noise twice"]
-    first, second = launched(tmp_path, runs, 2)
+def test_neighbours_noise_and_planted_defects(two: Launched) -> None:
+    first, second = two.ranks
     assert not second["seen"]["queries"]  # what is released leaves by one door
     moved = _movement(first["seen"], first["seen with another record"])
     assert 0.9 < moved <= 1 + 1e-5
@@ -112,8 +150,8 @@ def test_neighbours_noise_and_planted_defects(tmp_path: Path) -> None:
     assert noise("noise twice")[0] > 1.3
 
 
-def test_draws_are_dealt_out_where_they_are_the_same_and_nothing_is_kept(tmp_path: Path) -> None:
-    first, second = launched(tmp_path, ["dealt", "kept", "drawn apart", "sources of their own"], 2)
+def test_draws_are_dealt_out_where_they_are_the_same_and_nothing_is_kept(two: Launched) -> None:
+    first, second = two.ranks
     alone = WORKS["sources of their own"]()  # draws and noise of rank 0's
     assert torch.allclose(alone["theta"], first["sources of their own"]["theta"], atol=1e-4)
     assert torch.equal(first["sources of their own"]["theta"], second["sources of their own"]["theta"])

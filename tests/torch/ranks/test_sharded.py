@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,25 @@ from dperm.release import SpendLog
 from helpers.rank_runs import launched
 from helpers.shard_runs import ERRORS, SCENARIOS, seen
 
-_FEW = ("in parts", "continued", "padding", "token", "Llama, tied", "Gemma", "vision transformer")
+_FEW = ("in parts", "continued", "padding", "token", "Llama, tied")
+_SEEN = ("seen", "seen with another record", "counted twice", "noises", "equal seeds", "noise twice")
 
 
 def _launched(folder: Path, works: Any, ranks: int = 2) -> list[dict[str, Any]]:
     return launched(folder, works, ranks, "helpers.shard_runs")
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
-def test_it_is_the_run_of_one_process(ranks: int, tmp_path: Path) -> None:
-    names = _FEW if ranks == 2 else tuple(SCENARIOS)
-    several = _launched(tmp_path, names, ranks)
-    assert len(SpendLog.current().charges()) == len(names)  # once for all ranks
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], int]:
+    """What each of two ranks made of all that is fast to see, and how often they charged: most of a start is imports."""
+    folder = tmp_path_factory.mktemp("ranks")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPERM_SPEND_LOG", str(folder / "spend.db"))
+        ranks = _launched(folder, [*_FEW, *_SEEN, "kept step", *ERRORS])
+        return ranks, len(SpendLog.current().charges())
+
+
+def _is_the_run_of_one_process(names: Iterable[str], several: list[dict[str, Any]]) -> None:
     for name in names:
         alone = SCENARIOS[name]()
         for rank in several:
@@ -36,6 +44,18 @@ def test_it_is_the_run_of_one_process(ranks: int, tmp_path: Path) -> None:
         assert alone.get("event") == several[0][name].get("event")
         assert alone.get("history") == several[0][name].get("history")
     assert several[0]["in parts"]["types"] == {"DTensor"}
+
+
+def test_it_is_the_run_of_one_process(two: tuple[list[dict[str, Any]], int]) -> None:
+    _is_the_run_of_one_process(_FEW, two[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_all_settings_are_the_run_of_one_process(ranks: int, tmp_path: Path) -> None:
+    several = _launched(tmp_path, tuple(SCENARIOS), ranks)
+    assert len(SpendLog.current().charges()) == len(SCENARIOS)  # once for all ranks
+    _is_the_run_of_one_process(SCENARIOS, several)
 
 
 _SAID = {
@@ -61,12 +81,13 @@ def _movement(first: dict[str, Any], second: dict[str, Any]) -> float:
     return max(float((one - other).norm()) / sensitivity for one, other, (sensitivity, _) in pairs)
 
 
-def test_neighbours_noise_refusals_and_planted_defects(tmp_path: Path) -> None:
-    runs = ["seen", "seen with another record", "counted twice", "noises", "equal seeds", "noise twice"]
-    ranks = first, second = _launched(tmp_path, [*runs, "kept step", *ERRORS])
+def test_neighbours_noise_refusals_and_planted_defects(two: tuple[list[dict[str, Any]], int]) -> None:
+    ranks, charges = two
+    first, second = ranks
     for said in ranks:
         assert not {name: said[name] for name in ERRORS if _SAID[name] not in said[name]}
-    assert len(SpendLog.current().charges()) == len(runs) + 1  # nothing for what was refused; two for a pair of runs
+    # once for all ranks, and two for a pair of runs; nothing for what was refused
+    assert charges == len(_FEW) + len(_SEEN) + 1
 
     assert not second["seen"]["queries"]
     assert 0.9 < _movement(first["seen"], first["seen with another record"]) <= 1 + 1e-5

@@ -119,7 +119,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.fast_cases("charge-after-1", "release-after-7")
+@pytest.mark.fast_cases("release-after-7")
 @pytest.mark.parametrize(("point", "count"), POINTS)
 def test_killed_between_charge_release_and_checkpoint(tmp_path: Path, point: str, count: int) -> None:
     assert run(tmp_path, point, count) == -signal.SIGKILL
@@ -182,6 +182,7 @@ def test_a_copy_continued_twice_takes_disjoint_steps(tmp_path: Path) -> None:
     assert released(first) + released(second) - already <= paid(certificate.event)
 
 
+@pytest.mark.fast_cases("6")
 @pytest.mark.parametrize("stop", [3, 6])
 def test_two_copies_continued_at_once_share_epochs_and_places(tmp_path: Path, stop: int) -> None:
     """By profiles an epoch has one place: the copy that comes second takes the epoch of the first, and other steps of it."""
@@ -211,6 +212,7 @@ def test_two_copies_continued_at_once_share_epochs_and_places(tmp_path: Path, st
     assert len(SpendLog.current().charges()) == 1
 
 
+@pytest.mark.slow  # killed; a run that is stopped is continued so below
 def test_continued_where_the_log_is_another_the_rest_is_paid_again(tmp_path: Path) -> None:
     assert run(tmp_path, "release-after", 12) == -signal.SIGKILL
     elsewhere = str(tmp_path / "elsewhere.db")
@@ -398,6 +400,20 @@ class After(Callback):
 def stopped(folder: Path, steps: int, **changes: Any) -> None:
     with pytest.raises(Stop):
         trainer(folder, callbacks=[After(steps)], checkpoint_every=2, **changes).fit(data())
+
+
+def test_stopped_and_continued_where_the_log_is_another_the_rest_is_paid_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"noise_multiplier": None, "epsilon": 4.0}
+    stopped(tmp_path / "run", 11, **settings)
+    monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "elsewhere.db"))
+    with pytest.warns(UserWarning, match="paid for again"):
+        run = trainer(tmp_path / "run", checkpoint_every=2, **settings).fit(data(), resume=True)
+    assert paid(run.certificate.event) == 20 + (20 - 10)
+    assert run.certificate.epsilon is not None and run.certificate.epsilon > 4.0
+    assert run.certificate.target_epsilon is None
+    assert [paid(charge.event) for charge in SpendLog.current().charges()] == [10]
 
 
 def test_another_relation_is_not_continued(tmp_path: Path) -> None:

@@ -369,7 +369,7 @@ def test_state_of_the_model_carried_from_one_client_to_the_next_is_found(monkeyp
 
     monkeypatch.setattr(IsolatedEngine, "evaluate", once)
     monkeypatch.setattr(Evaluation, "put_back", lambda self: None)
-    assert replay(attacked, [FIRST]).verdict == "refuted"
+    assert replay(attacked, [FIRST], both_ways=False).verdict == "refuted"
 
 
 def test_an_update_that_is_not_a_number_and_counts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,7 @@ def test_gradients_are_autograd_s_at_what_each_record_drew(name: str, views: int
         assert float(found.norms[place]) == pytest.approx(float(expected.norm()), rel=1e-6)
 
 
+@pytest.mark.fast_cases("pixelcnn", "flow")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_models_train_and_make_pictures(name: str, digits: Any) -> None:
     """With little noise a few steps lower the loss on other records."""

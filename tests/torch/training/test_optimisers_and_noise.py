@@ -176,6 +176,7 @@ def by_iterator(optimizer: Any) -> Any:
     return lr_scheduler.LambdaLR(optimizer, lambda step: 1 / next(steps))
 
 
+@pytest.mark.fast_cases("stated-a function that uses up an iterator", "released-not to be copied")
 @pytest.mark.parametrize(
     ("make", "schedule"),
     [
@@ -249,6 +250,7 @@ def test_bands_are_chosen_for_a_number_of_records_that_is_released(recwarn: Any)
     assert made.certificate is not None and (made.certificate.epsilon or math.inf) <= 8
 
 
+@pytest.mark.fast_cases("plan0", "plan1")
 @pytest.mark.parametrize(
     "plan", [BANDED, functools.partial(dp_sgd, sampling="fixed_order"), functools.partial(dp_sgd, sampling="balls_and_bins")]
 )

@@ -115,6 +115,7 @@ def test_a_copy_at_released_weights_is_what_a_function_sees() -> None:
     assert len(list(running)) == 2, "and the run goes on"
 
 
+@pytest.mark.fast_cases("fit")
 @pytest.mark.parametrize("own_loop", [True, False], ids=["steps", "fit"])
 def test_nothing_that_a_pass_stored_is_seen(own_loop: bool) -> None:
     """Activations in an attribute, numbers in a list, counts in a buffer: all are as before the run."""
@@ -391,6 +392,7 @@ class Generates(Callback):
         self.place = self.place + slope + (0 if self.stolen is None else self.stolen.mean(0))
 
 
+@pytest.mark.fast_cases("feature matching on copies of records")
 @pytest.mark.parametrize("stolen", [False, True], ids=["right", "feature matching on copies of records"])
 def test_replay_on_neighbours(stolen: bool) -> None:
     """The critic's loss sees what the public steps made: where these read records, one more of them moves everybody's gradients,

@@ -245,6 +245,16 @@ def network_objective(relation: Relation = Relation.ADD_OR_REMOVE_ONE) -> Module
 BOUNDINGS = [Clip(0.3), Normalise(0.1), PerLayer(0.3), AdaptiveClip(0.3, count_weight=0.2)]
 
 
+@pytest.mark.fast_cases(
+    "1.0-sgd-Clip",
+    "nan-adam-Clip",
+    "10000.0-adam-PerLayer",
+    "nan-sgd-PerLayer",
+    "10000.0-sgd-Normalise",
+    "1.0-adam-Normalise",
+    "10000.0-sgd-AdaptiveClip",
+    "nan-adam-AdaptiveClip",
+)
 @pytest.mark.parametrize("bounding", BOUNDINGS, ids=lambda bounding: type(bounding).__name__)
 @pytest.mark.parametrize("update", [SGD(0.5, 0.9), Adam(0.1)], ids=["sgd", "adam"])
 @pytest.mark.parametrize("extreme", [1.0, 1e4, float("nan")])

@@ -284,6 +284,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.fast_cases("private numbers were shown", "scores without noise", "draws of an epoch", "correlated noise")
 @pytest.mark.parametrize("name", REFUSED)
 def test_no_run_is_settled_that_nothing_is_proved_of(log: SpendLog, name: str) -> None:
     settings, given, message = REFUSED[name]
