@@ -20,6 +20,9 @@ from dperm.release import SpendLog
 from dperm.torch import Callback, ModuleObjective, PrivateTrainer
 from helpers.recorded_draws import Again, Recorded, example
 
+#: the critic below stores what it can, on purpose
+pytestmark = pytest.mark.filterwarnings("ignore:The model or the loss changes Critic")
+
 gan = example("gan")
 N = 40
 X, Y = torch.randn(N, 6, generator=torch.Generator().manual_seed(0)), torch.zeros(N)

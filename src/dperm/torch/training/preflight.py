@@ -101,6 +101,17 @@ def _look_at(records: TorchRecords, objective: ModuleObjective, ranks: Ranks, ph
             UserWarning,
             stacklevel=6,
         )
+    if objective.engine.mixing and objective.engine.one_by_one is None:
+        warnings.warn(" ".join(objective.engine.mixing), UserWarning, stacklevel=6)
+    if names := objective.engine.changing:
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        warnings.warn(
+            f"The model or the loss changes {shown} when it runs. That is put back after each pass: it would tell of records "
+            "without noise, so it stays as it was before the run. Count steps, and change such values, in a callback's on_step "
+            "or in a loop over steps(), or in what you give to trainer.public_step.",
+            UserWarning,
+            stacklevel=6,
+        )
     ranks.together(lambda: objective.inspection.look_at_targets(inputs, records.all_targets()))
     ranks.together(lambda: _refuse_infinite(losses))
     if physical_batch_size is None:
