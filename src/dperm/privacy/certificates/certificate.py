@@ -225,6 +225,11 @@ class Certificate:
         return _name_persons(self.public_facts)
 
     @property
+    def neighbours(self) -> str:
+        """What neighbouring data sets differ in, in words: "one person's record is added or removed"."""
+        return (_PERSONS_TEXT if self.of_persons else _RELATION_TEXT)[self.relation]
+
+    @property
     def private(self) -> bool:
         """Whether the release is protected at all: False for a fixed seed."""
         return self.status != "not private"
@@ -360,7 +365,7 @@ class Certificate:
         return "\n".join([*self._claim(), *map(_told, mine), f"Not shown: {proved}what is not charged. The card has all of it."])
 
     def _claim(self) -> list[str]:
-        who = (_PERSONS_TEXT if self.of_persons else _RELATION_TEXT)[self.relation]
+        who = self.neighbours
         lines: list[str] = []
         if self.status == "not private":
             lines.append("NOT PRIVATE: the seed was fixed by the caller; whoever knows it can remove the noise.")
