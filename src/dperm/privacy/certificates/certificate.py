@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import platform
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -48,6 +49,8 @@ _FORMAT = 4
 #: The largest `accounting_cost` of a certificate that is read without a limit of one's own: about a second's work.
 _LARGEST_COST = 50.0
 _MOST_EVENTS = 2000  # that such a certificate's event is composed of, at whatever depth
+
+_COLUMNS, _INDENT = 100, "    "  # of a certificate that is printed
 
 _CURVE_TOLERANCE = 1e-3  # a curve has many points; a coarser grid only moves the bound up
 
@@ -355,14 +358,17 @@ class Certificate:
             return _read(data, largest_cost)
 
     def __str__(self) -> str:
-        return "\n".join([*self._claim(), *map(_told, self.assumptions), *(f"Not charged: {item}" for item in self.not_charged)])
+        """All that is stated, for a terminal: the guarantee first, lines of about 100 columns, and each statement's further
+        lines indented. No text within can begin a line that is not indented."""
+        unpaid = (f"Not charged: {item}" for item in self.not_charged)
+        return _wrapped([*self._claim(), *map(_told, self.assumptions), *unpaid])
 
     def brief(self) -> str:
-        """What it states, what the caller must answer for, and how much else there is to read."""
+        """What it states, what the caller must answer for, and how much else there is to read, for a terminal as `str()`."""
         mine = [item for item in self.assumptions if item.responsible == "caller"]
         rest = len(self.assumptions) - len(mine)
         proved = f"{rest} assumptions that dperm proves, enforces or tests, and " if rest else ""
-        return "\n".join([*self._claim(), *map(_told, mine), f"Not shown: {proved}what is not charged. The card has all of it."])
+        return _wrapped([*self._claim(), *map(_told, mine), f"Not shown: {proved}what is not charged. The card has all of it."])
 
     def _claim(self) -> list[str]:
         who = self.neighbours
@@ -486,6 +492,12 @@ def _name_persons(facts: Mapping[str, Any]) -> bool:
     return bool(facts.get("max_rows_per_unit")) or any(
         _name_persons(part) for part in facts.values() if isinstance(part, Mapping)
     )
+
+
+def _wrapped(statements: Sequence[str]) -> str:
+    """Each statement from the margin on, its further lines indented; words stay whole."""
+    settings: dict[str, Any] = {"subsequent_indent": _INDENT, "break_long_words": False, "break_on_hyphens": False}
+    return "\n".join(line for each in statements for line in textwrap.wrap(each.strip(), _COLUMNS, **settings))
 
 
 def _told(assumption: Assumption) -> str:
