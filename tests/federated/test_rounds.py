@@ -63,6 +63,7 @@ def test_a_preview_says_what_would_be_charged_and_charges_nothing() -> None:
     planned = run.preview()
     assert SpendLog.current().charges() == [] and run.certificate is None
     assert (planned.steps, planned.expected_batch_size, planned.noise_multiplier) == (6, 4, 1.0)
+    assert planned.certificate.neighbours == "one client is added or removed with all its records"
     for part in ("rounds ", "4 of 12 clients", "first of the rounds, to 'phones'"):
         assert part in str(planned)
     run.cohort()

@@ -187,7 +187,7 @@ class FederatedRounds(Generic[C]):
             target_epsilon=self._target,
             paper=plan.paper,
             assumptions=[*third_party_assumptions(plan), _APART, _REGISTERED, *size],
-            public_facts={**facts, "max_rows_per_unit": "all", **plan.describe()},
+            public_facts={**facts, "max_rows_per_unit": "all", "units": statements.CLIENTS, **plan.describe()},
             not_charged=_NOT_CHARGED,
             provenance=self._channel.provenance,
         )

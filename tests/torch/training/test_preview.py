@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from dperm.gradient.recipes import dp_fedavg, dp_sgd, dpis
-from dperm.privacy import epsilon
+from dperm.privacy import Certificate, epsilon
 from dperm.release import SpendLog
 from dperm.torch import PrivateTrainer
+from helpers.said import flat
 
 N = 120
 X, Y = torch.randn(N, 4, generator=torch.Generator().manual_seed(0)), torch.arange(N) % 2
@@ -113,3 +114,31 @@ def test_a_plan_that_cannot_run_is_refused_by_its_preview() -> None:
         trainer(partial(dpis, epochs=2, expected_batch_size=30, clipping_norm=1.0), max_rows_per_unit=3).preview()
     with pytest.raises(ValueError, match="records"):
         trainer(public_size=None).preview(0)
+
+
+def test_what_trains_locally_is_called_a_client_everywhere() -> None:
+    groups = {"groups": [i % 40 for i in range(N)]}
+    made = trainer(ROUNDS, public_size=40, max_rows_per_unit=3)
+    planned = made.preview()
+    assert "40 clients" in str(planned) and "rounds " in str(planned)
+    with pytest.warns(UserWarning, match="public_size = 400, but there are 40 clients"):
+        far = trainer(ROUNDS, public_size=400, max_rows_per_unit=3).fit((X, Y), **groups)
+    with pytest.warns(UserWarning, match=r"are one client's|but there are 1 clients"):
+        trainer(ROUNDS, public_size=40, max_rows_per_unit=3).fit((X, Y), groups=[0] * N)
+    with pytest.raises(ValueError, match="the number of clients"):
+        trainer(ROUNDS, relation="replace_one", public_size=50, max_rows_per_unit=3).fit((X, Y), **groups)
+    for certificate in (planned.certificate, far.certificate, Certificate.of_all([planned.certificate, planned.certificate])):
+        assert certificate is not None and certificate.of_persons
+        said = flat(certificate)
+        assert "one client is added or removed with all its records" in said
+        assert "person" not in said.replace("Each person's records are with one client", "")
+        Certificate.from_json(certificate.to_json()).verify()
+
+
+def test_persons_and_records_keep_their_words() -> None:
+    persons = trainer(public_size=40, max_rows_per_unit=3).preview()
+    assert "40 persons" in str(persons) and "one person is added or removed with all their rows" in flat(persons.certificate)
+    records = trainer(partial(ROUNDS)).preview()  # local training on single records
+    assert f"{N} records" in str(records) and "one person's record is added or removed" in flat(records.certificate)
+    mixed = Certificate.of_all([trainer(ROUNDS, public_size=40, max_rows_per_unit=3).preview().certificate, persons.certificate])
+    assert mixed.neighbours.startswith("one person is added")

@@ -62,7 +62,10 @@ _PERSONS_TEXT = {
     Relation.ADD_OR_REMOVE_ONE: "one person is added or removed with all their rows",
     Relation.REPLACE_ONE: "one person is replaced by any other with all their rows",
 }
-
+_CLIENTS_TEXT = {
+    Relation.ADD_OR_REMOVE_ONE: "one client is added or removed with all its records",
+    Relation.REPLACE_ONE: "one client is replaced by any other with all its records",
+}
 
 #: Where nobody says how the noise is made.
 _UNSTATED = Provenance("not stated", "Nothing is stated of how noise is drawn and added.")
@@ -230,7 +233,17 @@ class Certificate:
     @property
     def neighbours(self) -> str:
         """What neighbouring data sets differ in, in words: "one person's record is added or removed"."""
+        if _name_clients(self.public_facts):
+            return _CLIENTS_TEXT[self.relation]
         return (_PERSONS_TEXT if self.of_persons else _RELATION_TEXT)[self.relation]
+
+    @property
+    def protected(self) -> str:
+        """What neighbouring data sets differ by: one record, one person with all their rows, or one client with all its
+        records."""
+        if _name_clients(self.public_facts):
+            return "one client with all its records"
+        return "one person with all their rows" if self.of_persons else "one record"
 
     @property
     def private(self) -> bool:
@@ -492,6 +505,14 @@ def _name_persons(facts: Mapping[str, Any]) -> bool:
     return bool(facts.get("max_rows_per_unit")) or any(
         _name_persons(part) for part in facts.values() if isinstance(part, Mapping)
     )
+
+
+def _name_clients(facts: Mapping[str, Any]) -> bool:
+    """Whether all persons that these facts, or those of parts of a composition, name are clients that train on their records."""
+    if facts.get("max_rows_per_unit"):
+        return facts.get("units") == statements.CLIENTS
+    parts = [part for part in facts.values() if isinstance(part, Mapping) and _name_persons(part)]
+    return bool(parts) and all(map(_name_clients, parts))
 
 
 def _wrapped(statements: Sequence[str]) -> str:

@@ -48,7 +48,7 @@ class Charging:
         # Under replace-one the number of records is public by definition.
         size = len(records) if self.relation is Relation.REPLACE_ONE else stated
         if self.relation is Relation.REPLACE_ONE and stated not in (None, size):
-            whom = self.spec.objective.unit.whom
+            whom = f"{self.spec.unit_is}s"
             raise ValueError(f"Expected public_size={size}, the number of {whom}, under replace-one, got {stated}.")
         if size is not None:
             remind_of_delta(self._planner.budget.delta, size, stacklevel=5)
@@ -87,7 +87,7 @@ class Charging:
         if size is None and records is None:
             raise ValueError(
                 "Expected public_size, or preview(records=…) with a number to plan for: steps and noise follow from how many "
-                f"{self.spec.objective.unit.whom} there are."
+                f"{self.spec.unit_is}s there are."
             )
         planned_for = check.integer("records", records) if size is None else size
         if size is None and self.relation is not Relation.REPLACE_ONE:  # where a number is released first, and paid for
@@ -107,7 +107,9 @@ class Charging:
         spent = self.spec.settings.spent
         target = planner.budget.epsilon if isinstance(planner.budget.epsilon, float) else None
         total = Certificate.of_all([*spent, certificate], planner.budget.delta, target) if spent else None
-        return PlannedRun(plan, certificate, total, self.spec.settings.label, self.spec.objective.unit.whom)
+        clients = plan.trains_on_rows and self.spec.settings.unit.max_rows is not None
+        whom, steps_are = ("clients", "rounds") if clients else (f"{self.spec.unit_is}s", "steps")
+        return PlannedRun(plan, certificate, total, self.spec.settings.label, whom, steps_are)
 
     def again(self, settings: dict[str, Any], state: dict[str, Any]) -> Policy:
         """The plan of a checkpoint with these settings and this state of its run. ValueError where it was another."""
