@@ -73,11 +73,17 @@ class Counting(nn.Module):
 def test_all_that_a_forward_counts_is_named_once_and_stays_as_it_was() -> None:
     model = Counting()
     said = said_of(trainer(model))
-    assert len(said) == 1 and "on_step" in said[0] and "public_step" in said[0]
+    assert len(said) == 1
+    assert "on_step" in said[0]
+    assert "public_step" in said[0]
     shown = said[0].partition("changes ")[2].partition(" when it runs")[0]
-    assert shown.endswith(" and 6 more") and len(shown.split(", ")) == 5
+    assert shown.endswith(" and 6 more")
+    assert len(shown.split(", ")) == 5
     assert (model.calls, model.history, model.last, Counting.total, CALLS) == (0, [], None, 0, 0)
-    assert model.table == {"n": 0} and model.names == {"a"} and not model.array.any() and not model.plain
+    assert model.table == {"n": 0}
+    assert model.names == {"a"}
+    assert not model.array.any()
+    assert not model.plain
 
 
 def test_each_is_named_by_its_owner() -> None:

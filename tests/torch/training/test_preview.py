@@ -104,7 +104,9 @@ def test_what_was_spent_before_is_in_the_total() -> None:
     before = trainer(epsilon=1.0)
     spent = before.preview().certificate
     planned = trainer(epsilon=2.0, spent=[spent]).preview()
-    assert planned.total is not None and planned.epsilon is not None and planned.total.epsilon is not None
+    assert planned.total is not None
+    assert planned.epsilon is not None
+    assert planned.total.epsilon is not None
     assert planned.epsilon < planned.total.epsilon <= 2.0 and "with what was spent" in str(planned)
     assert "\n  with what was spent" not in str(before.preview())
 
