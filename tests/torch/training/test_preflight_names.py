@@ -53,6 +53,7 @@ class Counting(nn.Module):
         super().__init__()
         self.block, self.calls, self.history, self.last = Block(), 0, [], None
         self.table, self.names, self.recent, self.array = {"n": 0}, {"a"}, deque([0]), np.zeros(2)
+        self.deep: Any = {1: ({2: [0]},)}
         self.plain = torch.zeros(())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -63,6 +64,7 @@ class Counting(nn.Module):
         self.history.append(len(x))
         self.last = 0.5
         self.table["n"] = self.calls
+        self.deep[1][0][2].append(1)
         self.names.add("b")
         self.recent.append(1)
         self.array += 1
@@ -77,7 +79,7 @@ def test_all_that_a_forward_counts_is_named_once_and_stays_as_it_was() -> None:
     assert "on_step" in said[0]
     assert "public_step" in said[0]
     shown = said[0].partition("changes ")[2].partition(" when it runs")[0]
-    assert shown.endswith(" and 6 more")
+    assert shown.endswith(" and 7 more")
     assert len(shown.split(", ")) == 5
     assert (model.calls, model.history, model.last, Counting.total, CALLS) == (0, [], None, 0, 0)
     assert model.table == {"n": 0}
@@ -90,7 +92,10 @@ def test_each_is_named_by_its_owner() -> None:
     made = trainer(Counting())
     said_of(made)
     assert sorted(made.objective.engine.changing) == sorted(
-        [f"Counting.{name}" for name in ("calls", "history", "last", "table", "names", "recent", "array", "plain", "total")]
+        [
+            f"Counting.{name}"
+            for name in ("calls", "history", "last", "table", "names", "recent", "array", "plain", "total", "deep")
+        ]
         + ["block (Block).mean", "the global name CALLS"]
     )
 

@@ -17,6 +17,9 @@ from dperm.torch.engine import model_state as state
 from dperm.torch.engine.model_state import INSTALLED, UNSET, Snapshot, is_library
 
 _PLAIN = (bool, int, float, complex, str, bytes)
+#: what is changed in place, and has a name by whoever holds it
+_NAMED = (list, tuple, deque, dict, set, np.ndarray, Tensor, nn.Module)
+_SHORT = 1000  # entries of a table or a list that is looked into
 #: where modules keep what has a page of its own in the documentation: buffers, and what they are made of
 _OF_MODULES = ("_buffers", "_parameters", "_modules")
 
@@ -107,9 +110,15 @@ class _Names:
                 self._called.setdefault(id(held), f"{found[1]} of {found[0]}")
 
     def _name(self, held: Mapping[str, Any], called: Callable[[str], str]) -> None:
+        """Name what these attributes hold, and what their tables and lists hold, by the attribute."""
         for name, value in held.items():
-            if isinstance(value, list | deque | dict | set | np.ndarray | Tensor | nn.Module):
-                self._called.setdefault(id(value), called(name))
+            waiting = [] if name in _OF_MODULES else [value]
+            while waiting:
+                item = waiting.pop()
+                if isinstance(item, _NAMED) and id(item) not in self._called:
+                    self._called[id(item)] = called(name)
+                    if isinstance(item, dict | list | tuple | deque) and len(item) <= _SHORT:
+                        waiting += _parts(item)
 
 
 # What has changed of each kind of thing
