@@ -43,7 +43,7 @@ class PlannedRun:
     @property
     def noise_multiplier(self) -> float | None:
         """Noise standard deviation ÷ sensitivity, in the first step where it changes on the way by a schedule; None where the
-        plan chooses it during the run."""
+        plan chooses it for each of its releases."""
         noise = self.plan.noise_multipliers
         return None if noise is None else noise[0]
 
@@ -61,7 +61,7 @@ class PlannedRun:
         size = self.plan.public_size
         of = "" if size is None else f" of {size:,}"
         rows = [
-            ("steps" if self.steps_are == "steps" else self.steps_are, f"{self.steps:,} ({self.epochs:.4g} expected passes)"),
+            (self.steps_are, f"{self.steps:,} ({self.epochs:.4g} expected passes)"),
             ("expected batch", f"{self.expected_batch_size:.4g}{of} {self.whom}, {self.plan.kind}"),
             ("noise multiplier", self._noise()),
             ("privacy", _cost(self.certificate)),
@@ -76,7 +76,7 @@ class PlannedRun:
     def _noise(self) -> str:
         noise = self.plan.noise_multipliers
         if noise is None:
-            return "chosen by the plan during the run, within the budget"
+            return "chosen by the plan for each of its releases"
         first, last = noise
         return f"{first:.4g}" if first == last else f"{first:.4g} in the first step, {last:.4g} in the last"
 
