@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib.util
 import re
@@ -19,6 +20,7 @@ import pytest
 
 from dperm.privacy import Certificate, Provenance
 from dperm.torch import PrivateTrainer
+from helpers.said import flat
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -29,6 +31,36 @@ def test_the_api_listing_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(ROOT / "docs" / "build_api.py"), run_name="__main__")
     assert ended.value.code == 0
+
+
+@pytest.fixture(scope="module")
+def build_api() -> Any:
+    spec = importlib.util.spec_from_file_location("build_api", ROOT / "docs" / "build_api.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_modules_of_libraries_that_may_be_missing_are_listed_from_their_sources(build_api: Any) -> None:
+    """Whether they are installed or not: nothing of them is imported."""
+    text = (ROOT / "docs" / "api.pyi").read_text(encoding="utf-8")
+    before = set(sys.modules)
+    listed = {module: build_api.read_listing(tree) for module, _, tree in build_api.read_modules()}
+    assert not {name for name in set(sys.modules) - before if name.startswith("dperm")}
+    assert set(listed) >= {"dperm.flower", "dperm.torch.integrations.lightning_trainer"}
+    for parts in listed.values():
+        assert parts and all(part in text for part in parts)
+    for name in ("class DPFedAvg:", "class PrivateModule:", "class PrivateHuggingFaceTrainer:", "    def from_trainer(cls, "):
+        assert name in text
+
+
+@pytest.mark.parametrize("source", ["federated/rounds.py", "torch/training/trainer.py", "gradient/recipes/dp_fedavg.py"])
+def test_what_is_read_is_what_an_import_shows(source: str, build_api: Any) -> None:
+    tree = ast.parse((ROOT / "src" / "dperm" / source).read_text(encoding="utf-8"))
+    text = (ROOT / "docs" / "api.pyi").read_text(encoding="utf-8")
+    parts = build_api.read_listing(tree)
+    assert parts and all(f"{part}\n" in text for part in parts)
 
 
 @pytest.mark.parametrize("number", range(len(re.findall(r"```python\n", README))))
@@ -134,7 +166,7 @@ def test_the_examples_run(arguments: list[str], request: pytest.FixtureRequest, 
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "differentially private" in done.stdout
+    assert "differentially private" in flat(done.stdout)
 
 
 @pytest.mark.filterwarnings("default")

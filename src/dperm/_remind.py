@@ -37,12 +37,12 @@ def remind_of_delta(delta: float, size: int, *, stacklevel: int) -> None:
         )
 
 
-def remind_of_persons(persons: int, rows: int, *, stacklevel: int) -> None:
-    """Of a column that tells persons apart, or does not."""
+def remind_of_persons(persons: int, rows: int, *, stacklevel: int, unit: str = "person") -> None:
+    """Of a column that tells persons apart, or does not; `unit` is what one of them is called."""
     if persons == rows > 1:
-        text = "Every row is a person of its own by these groups: is that the column meant?"
+        text = f"Every row is a {unit} of its own by these groups: is that the column meant?"
     elif persons == 1 < rows:
-        text = f"All {rows} rows are one person's by these groups: is that the column meant?"
+        text = f"All {rows} rows are one {unit}'s by these groups: is that the column meant?"
     else:
         return
     warnings.warn(text, UserWarning, stacklevel=stacklevel + 1)

@@ -10,6 +10,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable
 from decimal import Decimal
+from difflib import get_close_matches
 from fractions import Fraction
 from typing import Annotated, Any
 
@@ -104,6 +105,19 @@ def choice(name: str, value: Any, allowed: Collection[str]) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"Expected {name} to be one of {', '.join(map(repr, allowed))}, got {value!r}.")
     return value
+
+
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """The known name that is most likely meant by another one; None where none is like it. A shortened name, such as
+    "local_lr", stands for one that has its letters in their order."""
+    shortened = [each for each in known if len(name) > 1 and _has_in_order(each, name)]
+    alike = get_close_matches(name, shortened, 1, 0.0) or get_close_matches(name, known, 1, 0.65)
+    return alike[0] if alike else None
+
+
+def _has_in_order(text: str, letters: str) -> bool:
+    left = iter(text)
+    return all(letter in left for letter in letters)
 
 
 #: Below which floats of so many bytes tell whole numbers apart: this one stands for the next, too.

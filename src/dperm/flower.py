@@ -22,7 +22,7 @@ from dperm import _validate as check
 from dperm._extras import needed
 from dperm._types import Array as Vector
 from dperm.federated import FederatedRounds
-from dperm.gradient import Bounding, Plan, Update
+from dperm.gradient import Bounding, Plan, PlannedRun, Update
 from dperm.gradient.recipes import dp_fedavg
 from dperm.privacy import Certificate, Relation, calibrate
 
@@ -124,6 +124,13 @@ class DPFedAvg(Strategy):
     def certificate(self) -> Certificate | None:
         """What the run costs, and on what assumptions; None before the charge."""
         return None if self._rounds is None else self._rounds.certificate
+
+    def preview(self, initial_arrays: app.ArrayRecord) -> PlannedRun:
+        """Rounds, expected cohort, noise, ε and what would be charged, for `public_size` clients. Nothing is charged and no
+        client is asked."""
+        layout = _Layout({name: array.numpy() for name, array in initial_arrays.items()})
+        clients = list(range(self.plan.public_size))
+        return FederatedRounds(self.plan, layout.start, clients, **self._settings, random_state=self._random_state).preview()
 
     def summary(self) -> None:
         """Log what the strategy does."""

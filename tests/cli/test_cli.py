@@ -28,6 +28,7 @@ from dperm.privacy.certificates.signing import SigningKey, digest_of, make_key
 from dperm.release import SpendLog
 from dperm.report.candidates import CANDIDATES
 from helpers.commands import Done, dperm
+from helpers.said import flat
 
 RNG = np.random.default_rng(0)
 PEOPLE = pd.DataFrame(
@@ -69,8 +70,8 @@ def test_help_shows_examples() -> None:
 def test_from_table_to_card(table: Path, schema: Path, tmp_path: Path) -> None:
     model, answers, page = tmp_path / "m.json", tmp_path / "a.csv", tmp_path / "c.html"
     done = apart("train", table, "--schema", schema, "--epsilon", 5, "-o", model)
-    assert "(5, 1e-05)-differentially private" in done.stdout
-    assert "read off the data" not in done.stdout
+    assert "(5, 1e-05)-differentially private" in flat(done.stdout)
+    assert "read off the data" not in flat(done.stdout)
     without_target = tmp_path / "new.csv"
     PEOPLE.drop(columns="income").to_csv(without_target, index=False)
     dperm("predict", model, without_target, "-o", answers)
@@ -100,8 +101,8 @@ def test_a_proposed_schema_is_not_public(table: Path, tmp_path: Path) -> None:
     assert "No public schema" in done.stderr
     assert SpendLog.current().charges() == []
     done = dperm("train", table, "--target", "income", "--accept-proposed", "-o", tmp_path / "m.json")
-    assert "claimed, not certified" in done.stdout
-    assert "read off the data" in done.stdout
+    assert "claimed, not certified" in flat(done.stdout)
+    assert "read off the data" in flat(done.stdout)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from dperm.estimators import DPLogisticRegression
 from dperm.objectives import LinearObjective, Logistic
 from dperm.release import SpendLog
 from helpers.commands import dperm
+from helpers.said import flat
 
 X = np.random.default_rng(0).uniform(-0.5, 0.5, (60, 2))
 Y = np.array(["no", "yes"])[(X[:, 0] > 0).astype(int)]
@@ -62,7 +63,7 @@ def test_the_command_states_indices(tmp_path: Path) -> None:
     train = ("train", path, "--relation", "replace_one", "-o", model)
     assert "indices of features, 1-3, were read off the data" in " ".join(dperm(*train).stdout.split())
     assert "claimed" in dperm(*train).stdout
-    assert "is (1, 1e-05)-differentially private" in dperm(*train, "--indices", "1-5").stdout
+    assert "is (1, 1e-05)-differentially private" in flat(dperm(*train, "--indices", "1-5").stdout)
     narrow = libsvm(tmp_path / "b.libsvm", "1 2:0.2")
     dperm("predict", model, narrow, "-o", tmp_path / "p.csv")  # of as many features as the model, whatever it holds
     assert len(pd.read_csv(tmp_path / "p.csv")) == 101

@@ -16,6 +16,7 @@ from dperm.privacy import Gaussian, Risk, calibrate
 from dperm.privacy import epsilon as epsilon_of
 from dperm.release import SpendLog
 from dperm.torch import PrivateTrainer
+from helpers.said import flat
 
 RISK = Risk(advantage=0.1)
 
@@ -45,14 +46,14 @@ def test_fits_keep_the_risk_and_hardly_less(model: Any) -> None:
     reached = model.epsilon.of(fitted.certificate_.event)
     assert model.epsilon.limit * 0.99 < reached <= model.epsilon.limit
     assert fitted.certificate_.status == "certified" and fitted.certificate_.target_epsilon is not None
-    assert f"Asked for: {model.epsilon}." in str(fitted.certificate_)
+    assert f"Asked for: {model.epsilon}." in flat(fitted.certificate_)
 
 
 def test_importance_sampling_keeps_it_too() -> None:
     """By a Rényi filter, which says little of small advantages: true, and far below the limit."""
     model = DPMLPClassifier(epsilon=Risk(advantage=0.5), classes=[0, 1], public_size=600, hidden_layer_sizes=4)
     model.set_params(mechanism="gradient").fit(*table())
-    assert "Asked for: an attacker's advantage of at most 0.5." in str(model.certificate_)
+    assert "Asked for: an attacker's advantage of at most 0.5." in flat(model.certificate_)
     assert 0.499 < Risk(advantage=0.5).of(model.certificate_.event) <= 0.5
 
 
@@ -69,7 +70,7 @@ def test_trainers_keep_it(recipe: Any, public_size: int | None) -> None:
     )
     trainer.fit((rows, labels), progress=False)
     assert trainer.certificate is not None and trainer.certificate.target_epsilon is None
-    assert f"Asked for: {risk}." in str(trainer.certificate)
+    assert f"Asked for: {risk}." in flat(trainer.certificate)
     assert 0.4 < risk.of(trainer.certificate.event) <= 0.5
     assert trainer.total_certificate.epsilon == trainer.certificate.epsilon
 

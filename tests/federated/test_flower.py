@@ -50,6 +50,15 @@ def strategy(**changes: Any) -> DPFedAvg:
     return DPFedAvg(**(settings | changes))
 
 
+def test_a_preview_asks_nobody_and_is_what_is_charged() -> None:
+    made = strategy(random_state=None, noise_multiplier=2.0)
+    planned = made.preview(model())
+    assert SpendLog.current().charges() == [] and made.certificate is None
+    assert (planned.steps, planned.noise_multiplier, planned.whom) == (3, 2.0, "clients")
+    made.start(LoopbackGrid(NODES, lambda node, message: []), model())
+    assert [charge.event for charge in SpendLog.current().charges()] == [planned.certificate.event]
+
+
 def arrays_of(record: ArrayRecord) -> dict[str, Any]:
     return {name: array.numpy() for name, array in record.items()}
 

@@ -58,6 +58,18 @@ def test_the_charge_is_made_before_the_first_cohort_is_known_and_is_that_of_all_
     assert str(run.planned().epsilon) == str(certificate.epsilon)
 
 
+def test_a_preview_says_what_would_be_charged_and_charges_nothing() -> None:
+    run = of(random_state=None, label="phones")
+    planned = run.preview()
+    assert SpendLog.current().charges() == [] and run.certificate is None
+    assert (planned.steps, planned.expected_batch_size, planned.noise_multiplier) == (6, 4, 1.0)
+    assert planned.certificate.neighbours == "one client is added or removed with all its records"
+    for part in ("rounds ", "4 of 12 clients", "first of the rounds, to 'phones'"):
+        assert part in str(planned)
+    run.cohort()
+    assert [charge.event for charge in SpendLog.current().charges()] == [planned.certificate.event]
+
+
 def test_rounds_are_divided_by_the_expected_cohort_whoever_replies() -> None:
     plan = plan_of(expected_cohort=CLIENTS, rounds=4, **QUIET)  # each client in every round
     run, update = of(plan=plan), np.array([0.3, 0.0, 0.0])

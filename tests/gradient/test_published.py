@@ -27,6 +27,7 @@ from dperm.torch import PrivateTrainer, per_example
 from dperm.torch.data.records import TorchRecords
 from dperm.torch.ranks.tensor_noise import open_channel
 from helpers.asked import Asked, Question, moves
+from helpers.said import flat
 
 TASK = Task(loss=Logistic(), features=3, classes=2, public_size=500)
 BUDGET = Budget(1e-5, 1.0)
@@ -75,7 +76,7 @@ def test_a_claim_names_its_reason_and_no_epsilon() -> None:
         model.fit(rows, rows[:, 0] > 0)
     certificate = model.certificate_
     assert (certificate.status, certificate.epsilon, certificate.target_epsilon) == ("claimed", None, 1.0)
-    assert "normalises the mean gradient before the noise" in str(certificate)
+    assert "normalises the mean gradient before the noise" in flat(certificate)
     with pytest.raises(ValueError, match="known number"):
         DPLogisticRegression(mechanism=PublishedNormalisedGradient(), classes=[False, True]).fit(rows, rows[:, 0] > 0)
 

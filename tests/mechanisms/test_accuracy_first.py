@@ -19,6 +19,7 @@ from dperm.privacy import AboveThreshold, Composed, Gaussian, PureDP, Relation, 
 from dperm.privacy.events import leaves
 from dperm.release import Channel, FallingNoise, Noise, PureNoise, SpendLog, SystemSource, UnpaidReleaseError
 from dperm.release.threshold import ThresholdTest
+from helpers.said import flat
 
 BUDGET = Budget(1e-5, 4.0)
 TASK = Task(loss=Logistic(), features=3, classes=2, public_size=2000, intercept_scale=0.5)
@@ -95,7 +96,7 @@ def test_it_stops_where_it_is_good_enough_and_says_what_that_took(held_out: Any)
     assert model.trace_["reached"] and model.score(rows, labels) > 0.8
     assert 1 <= model.trace_["stopped_after"] < 40
     assert certificate.ex_post.epsilon < certificate.epsilon <= 8.0
-    assert certificate.status == "certified" and "ex post" in str(certificate)
+    assert certificate.status == "certified" and "ex post" in flat(certificate)
     asked = [leaf for leaf in leaves(certificate.event) if isinstance(leaf, AboveThreshold)]
     assert [leaf.epsilon for leaf in asked] == ([] if given else [pytest.approx(0.8)])
     assert [charge.event for charge in SpendLog.current().charges()] == [certificate.event]  # the whole path, whatever was used
@@ -120,12 +121,12 @@ def test_what_is_easy_costs_less_than_what_is_hard() -> None:
 def test_what_decides_is_named() -> None:
     problem = TASK.objective()
     mechanism = never()
-    said = str(mechanism.certificate(problem.facts, Channel.open().provenance))
+    said = flat(mechanism.certificate(problem.facts, Channel.open().provenance))
     assert "held-out records that models are measured on are public" in said and "stopping rule" not in said
     mine = replace(mechanism, stopping=Unasked(goal="accuracy", target=0.6, rows=HELD[0], targets=HELD[1]))
-    assert "stopping rule" in str(mine.certificate(problem.facts, Channel.open().provenance))
+    assert "stopping rule" in flat(mine.certificate(problem.facts, Channel.open().provenance))
     asks = AccuracyFirst(accuracy=0.8).build(TASK, BUDGET)[0]
-    assert "held-out records" not in str(asks.certificate(problem.facts, Channel.open().provenance))
+    assert "held-out records" not in flat(asks.certificate(problem.facts, Channel.open().provenance))
 
 
 def test_a_target_that_is_not_reached_ends_the_path() -> None:
@@ -245,7 +246,7 @@ def test_a_claim_states_no_stop_and_small_deltas_hold() -> None:
         certificate = DPLogisticRegression(epsilon=3.0, delta=delta, public_size=2000, classes=[-1, 1], mechanism=method)
         certificate.fit(ROWS, SIGNS).certificate_.verify()
     claimed = certificate.certificate_.only_claimed("ranges were read off the data")
-    assert claimed.ex_post is None and "ex post" not in str(claimed)
+    assert claimed.ex_post is None and "ex post" not in flat(claimed)
 
 
 def test_losses_of_held_out_records_count_as_they_are() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dperm._remind import remind_of_size
 from dperm._types import Array
-from dperm.gradient import Gradients, LocalUpdate, Plan
+from dperm.gradient import Gradients, LocalUpdate, Plan, PlannedRun
 from dperm.gradient.third_party_parts import third_party_assumptions
 from dperm.objectives import RECORD, LocalSteps, MeanPass, PublicFacts
 from dperm.privacy import Assumption, Certificate, Relation
@@ -122,6 +122,10 @@ class FederatedRounds(Generic[C]):
         """What the run will be certified as. Nothing is charged."""
         return self._planned
 
+    def preview(self) -> PlannedRun:
+        """Rounds, expected cohort, noise, ε and what would be charged. Nothing is charged."""
+        return PlannedRun(self.plan, self._planned, label=self._channel.label, whom="clients", steps_are="rounds")
+
     def cohort(self) -> list[C]:
         """The clients of the next round, which may be none; the first call charges the whole run. Keep it secret where the plan's
         sampling is charged with amplification. ValueError before the last round ended, and after the last of all."""
@@ -183,7 +187,7 @@ class FederatedRounds(Generic[C]):
             target_epsilon=self._target,
             paper=plan.paper,
             assumptions=[*third_party_assumptions(plan), _APART, _REGISTERED, *size],
-            public_facts={**facts, "max_rows_per_unit": "all", **plan.describe()},
+            public_facts={**facts, "max_rows_per_unit": "all", "units": statements.CLIENTS, **plan.describe()},
             not_charged=_NOT_CHARGED,
             provenance=self._channel.provenance,
         )

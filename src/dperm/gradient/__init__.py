@@ -10,6 +10,7 @@ from dperm.gradient.correlation import Strategy
 from dperm.gradient.importance import AdaptiveNorm, ImportanceEpoch, ImportanceGradients, ImportancePlan
 from dperm.gradient.individual_accounting import IndividualGradients, IndividualPlan
 from dperm.gradient.plan import Constant, ExponentialDecay, NoiseSchedule, NoisyGradients, Plan
+from dperm.gradient.planned_run import PlannedRun
 from dperm.gradient.policy import Gradients, Policy, descend, descend_by
 from dperm.gradient.post_processing import Identity, LaplacianSmoothing, Post, UnitAtLeast
 from dperm.gradient.query import GradientDifference, LocalUpdate, PerExampleGradient, Query
@@ -62,6 +63,7 @@ __all__ = [
     "PerExampleGradient",
     "PerLayer",
     "Plan",
+    "PlannedRun",
     "Poisson",
     "PoissonRows",
     "PoissonUpTo",

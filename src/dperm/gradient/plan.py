@@ -200,6 +200,11 @@ class Plan(Policy):
         return self.sampler.share * self.public_size * self.sampler.slots
 
     @property
+    def noise_multipliers(self) -> tuple[float, float]:
+        levels = self.noise.levels(self.steps)
+        return levels[0][0], levels[-1][0]
+
+    @property
     def by_shards(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         parts: tuple[Any, ...] = (self.bounding, self.post, self.update, self.query, self.strategy)
         return not self.by_rows and all(part.coordinatewise and states(type(part), "coordinatewise") for part in parts)

@@ -84,6 +84,12 @@ class Policy(ABC):
         """A run from step `first` on; the channel was charged for the event. `observe` is handed every pass: not private."""
         return self.run(self, objective, records, channel, first=first, observe=observe)
 
+    @property
+    def noise_multipliers(self) -> tuple[float, float] | None:
+        """Noise standard deviation ÷ sensitivity in the first and in the last step; None where it is chosen during the run, or
+        steps release several things."""
+        return None
+
     # The number of records
 
     def sized(self, channel: Channel, records: int) -> Self:

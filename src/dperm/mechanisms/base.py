@@ -264,7 +264,7 @@ class Mechanism(ABC):
                 *dict.fromkeys(self.strangers()),
                 *_common_assumptions(facts, self.averages, self.trains_on_rows),
             ],
-            public_facts={**facts.to_dict(), **self.settings()},
+            public_facts={**facts.to_dict(), **_units(facts, self.trains_on_rows), **self.settings()},
             not_charged=_NOT_CHARGED,
             provenance=provenance,
         )
@@ -285,12 +285,18 @@ def _strangers(objective: LinearObjective, records: Records | PartedRecords) -> 
 _NOT_CHARGED = (statements.settings("hyper-parameters", "features", "ranges"), statements.INPUT_CHECKS)
 
 
+def _units(facts: PublicFacts, trained: bool) -> dict[str, str]:
+    """What units are called where a local model is trained on each one's rows."""
+    return {"units": statements.CLIENTS} if trained and facts.unit.max_rows is not None else {}
+
+
 def _common_assumptions(facts: PublicFacts, averaged: bool, trained: bool) -> list[Assumption]:
     most = facts.unit.max_rows
     person = [statements.ONE_RECORD] if most is None else statements.persons(most, averaged, trained)
     assumptions = [*person, statements.row_norm(facts.data_norm)]
     if facts.public_size is not None:
-        assumptions.append(statements.known_size(facts.public_size, whom=facts.unit.whom))
+        whom = statements.CLIENTS if trained and most is not None else facts.unit.whom
+        assumptions.append(statements.known_size(facts.public_size, whom=whom))
     if facts.foreign_loss is not None:
         assumptions.append(statements.foreign_loss(facts.foreign_loss))
     return assumptions

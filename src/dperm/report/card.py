@@ -157,7 +157,7 @@ class Card:
     @property
     def neighbours(self) -> str:
         """Two tables that cannot be told apart, in words."""
-        who = "one person with all their rows" if self.certificate.of_persons else "one record"
+        who = self.certificate.protected
         added = self.certificate.relation is Relation.ADD_OR_REMOVE_ONE
         return f"{who} {'is added or removed' if added else 'is replaced by any other'}"
 

@@ -23,7 +23,7 @@ from dperm.torch.engine import IsolatedEngine, TorchPass
 from dperm.torch.engine.local_training import LocalUpdates
 from dperm.torch.engine.model_state import Snapshot
 from dperm.torch.engine.ordinary_losses import OrdinaryLosses, hessian_product
-from dperm.torch.independence.inspection import Inspection, refuse_modules
+from dperm.torch.independence.inspection import OUT_OF_THE_LOSS, Inspection, refuse_modules
 from dperm.torch.parameters.flat_parameters import FlatParameters
 from dperm.torch.tensors.nested import size_of, take
 
@@ -185,7 +185,7 @@ class ModuleObjective:
     def refuse_modules(self) -> None:
         """ValueError where a layer of the model or of the loss cannot be trained privately."""
         for module in self.modules:
-            refuse_modules(module)
+            refuse_modules(module, "" if module is self.model else OUT_OF_THE_LOSS)
 
     def prepare(self, inputs: Any, targets: Any) -> None:
         """Look at how the model treats some of these records, unless that was done for these modules, modes and shapes, or the

@@ -26,6 +26,7 @@ from dperm.privacy import Certificate, Provenance, Relation, epsilon
 from dperm.release import Noise, SpendLog
 from helpers.asked import smaller
 from helpers.halving import is_found, places_in
+from helpers.said import flat
 
 RNG = np.random.default_rng(0)
 COUNT = 4000
@@ -118,7 +119,7 @@ def test_one_row_of_a_person_is_looked_at() -> None:
     frame = pandas.concat([FRAME[["age", "ward", "sick"]].assign(who=np.arange(COUNT).astype(str)), many])
     schema = find(frame, "sick", 4.0, unit="who")
     assert columns(schema)["age"].range[1] <= 100 and "Z" not in columns(schema)["ward"].categories
-    assert schema.unit == "who" and "all their rows" in str(search_certificate(schema))
+    assert schema.unit == "who" and "all their rows" in flat(search_certificate(schema))
     with pytest.raises(SchemaError, match="unit that this schema was found by"):
         search_certificate(replace(schema, unit=""))
 
@@ -153,7 +154,7 @@ def test_entries_that_do_not_fit_stop_nobody() -> None:
     assert dataset.features[2, schema.features.index("ward=(other)")] == 1  # row 3: the one before has no label
     model = DPLogisticRegression(epsilon=1.0, classes=list(schema.classes)).fit(dataset.features, dataset.targets)
     whole = dataset.certified(model.certificate_)
-    assert float(whole.epsilon or 0) > 1.0 and "found privately with the schema" in str(whole)
+    assert float(whole.epsilon or 0) > 1.0 and "found privately with the schema" in flat(whole)
     with pytest.raises(ValueError, match="a schema that is public"):
         TableEncoder(schema).fit(frame)
     with pytest.raises(SchemaError, match="Expected a delta above 1e-06"):

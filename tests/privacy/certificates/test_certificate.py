@@ -18,6 +18,7 @@ from dperm.privacy import (
     Unsupported,
     epsilon,
 )
+from helpers.said import flat, statements
 
 EVENT = SelfComposed(PoissonSampled(0.01, Gaussian(1.1)), 1000)
 
@@ -44,9 +45,28 @@ def test_json_both_ways_without_loss() -> None:
 
 
 def test_plain_statement_says_what_counts() -> None:
-    text = str(certificate())
+    text = flat(certificate())
     for part in ("DP-SGD", "(1.516", "1e-05", "added or removed", "Target epsilon 2", "A stated thing.", "hyper-parameters"):
         assert part in text, part
+
+
+def test_it_is_readable_on_a_terminal() -> None:
+    """The guarantee is the first statement, lines are short, further lines are indented, and no word is broken or lost."""
+    long = Assumption(" ".join(["A premise of many words, with 1e-05 and (ε, δ)-privacy,"] * 12), "caller", "stated " * 40)
+    address = "https://example.org/" + "a" * 200
+    issued = certificate(assumptions=[long, Assumption(address, "library", "tested")], not_charged=["preprocessing " * 30])
+    for printed in (str(issued), issued.brief()):
+        lines = printed.splitlines()
+        assert all(len(line) <= 100 or address in line for line in lines)
+        assert statements(printed)[0].startswith("DP-SGD is (1.516")
+        assert len(lines) > len(statements(printed))
+        assert all(line.startswith("    ") or line.split()[0].strip(":") in _FIRST_WORDS for line in lines)
+    assert flat(f"Assumes (caller): {long.text} [{long.checked}]") in map(flat, statements(issued))
+    assert flat(issued.not_charged[0]) in flat(issued) and address in str(issued)
+    assert statements(certificate(mechanism="    Accountant: mine"))[0].startswith("Accountant: mine is (1.516")
+
+
+_FIRST_WORDS = ("DP-SGD", "Target", "Accountant", "Assumes", "Not")
 
 
 def test_claimed_mechanisms_have_no_number() -> None:
@@ -54,7 +74,7 @@ def test_claimed_mechanisms_have_no_number() -> None:
     assert claimed.status == "claimed"
     assert claimed.epsilon is None
     assert json.loads(claimed.to_json())["epsilon"] is None
-    assert "the authors claim epsilon = 1" in str(claimed)
+    assert "the authors claim epsilon = 1" in flat(claimed)
     assert Certificate.from_json(claimed.to_json()) == claimed
     with pytest.raises(ValueError, match="claimed"):
         claimed.curve()
@@ -109,7 +129,7 @@ def test_other_texts_are_refused(text: str) -> None:
 def test_relation_comes_from_the_event() -> None:
     issued = certificate(event=Gaussian(2.0, Relation.REPLACE_ONE))
     assert issued.relation is Relation.REPLACE_ONE
-    assert "replaced by any other" in str(issued)
+    assert "replaced by any other" in flat(issued)
 
 
 @pytest.mark.parametrize(
@@ -131,5 +151,5 @@ def test_only_claimed_keeps_the_event_and_drops_the_number() -> None:
     demoted = certificate().only_claimed("the ranges were read off the data")
     demoted.verify()
     assert demoted.epsilon is None
-    assert "ranges were read off the data" in str(demoted)
+    assert "ranges were read off the data" in flat(demoted)
     assert demoted.only_claimed("again") is demoted

@@ -29,6 +29,7 @@ from dperm.privacy import (
 from dperm.privacy.certificates.signing import digest_of
 from dperm.privacy.events import accounting_cost, event_from_dict
 from dperm.privacy.events.event import DEEPEST
+from helpers.said import statements
 
 GAUSSIAN = {"type": "Gaussian", "noise_multiplier": 2.0, "relation": "add_or_remove_one"}
 REPLACED = {"relation": "replace_one", "epsilon": 100.0}
@@ -261,7 +262,8 @@ def test_no_text_of_a_certificate_takes_more_than_a_line(text: str) -> None:
         texts = [certificate.mechanism, certificate.accountant, certificate.paper, *certificate.not_charged]
         assert all(each.isprintable() for each in texts)
         assert str(certificate).isprintable() or str(certificate).replace("\n", "").isprintable()
-    assert len(str(other).splitlines()) == len(str(honest).splitlines()) + 1  # one thing more is not charged
+    assert len(statements(other)) == len(statements(honest)) + 1  # one thing more is not charged
+    assert len(statements(other.brief())) == len(statements(honest.brief()))
     assert Certificate.from_json(other.to_json()) == other
     assert other.mechanism == on_one_line(text)
 

@@ -17,6 +17,7 @@ from dperm.privacy import Certificate, Relation
 from dperm.release import SpendLog
 from dperm.report.card import Card
 from helpers.commands import dperm
+from helpers.said import flat
 
 X = np.random.default_rng(0).uniform(-0.5, 0.5, (60, 2))
 Y = np.array(["no", "yes"])[(X[:, 0] > 0).astype(int)]
@@ -46,7 +47,7 @@ def test_a_seed_is_told_of_what_is_only_claimed_too() -> None:
     claimed.verify()
     assert claimed.status == "not private"
     assert not claimed.private
-    assert "NOT PRIVATE" in str(claimed)
+    assert "NOT PRIVATE" in flat(claimed)
     assert not Certificate.of_all([claimed, claimed]).private
     assert Certificate.from_json(claimed.to_json()) == claimed
 

@@ -298,7 +298,7 @@ def test_neighbours_move_a_round_by_what_is_charged_and_no_more(make: Callable[[
 @pytest.mark.slow
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
 @pytest.mark.parametrize("make", [network, Stateful], ids=["network", "stateful"])
-@pytest.mark.filterwarnings("ignore:.*one record at a time")
+@pytest.mark.filterwarnings("ignore:.*one record at a time", "ignore:The model or the loss changes model .Stateful.")
 def test_neighbours_of_whole_trainers_move_as_much(make: Callable[[], nn.Module], relation: str) -> None:
     pairs = [replaced()] if relation == "replace_one" else [PLAIN, HUGE, FIRST]
     result = replay(front_door(make, relation), pairs)

@@ -405,7 +405,7 @@ def test_a_log_that_lost_its_parts_spends_nothing_twice(tmp_path: Path, target: 
         ({"epochs": 2.5}, "epochs"),
         (
             {"plan": functools.partial(dpis, proposal_facter=3)},
-            "of dpis: got an unexpected keyword argument 'proposal_facter'",
+            "of dpis, got 'proposal_facter' .did you mean 'proposal_factor'",
         ),
         ({"plan": functools.partial(dpis, update=SGD(0.5))}, "the optimizer would be what runs"),
         ({"checkpoint_every": 5}, "Expected a checkpoint folder"),

@@ -14,6 +14,7 @@ from torch import nn
 from dperm.privacy import BestOfTries, epsilon
 from dperm.release import SpendLog
 from dperm.torch import PrivateTrainer, SearchedRun, search_runs
+from helpers.said import flat
 
 RNG = np.random.default_rng(0)
 ROWS = torch.tensor(RNG.normal(size=(400, 3)), dtype=torch.float32)
@@ -65,7 +66,7 @@ def test_the_best_is_found_for_one_charge_and_a_certificate_of_all() -> None:
     assert certificate.epsilon == pytest.approx(epsilon(certificate.event, 1e-5))
     assert {charge.event for charge in SpendLog.current().charges()} == {certificate.event}
     assert found.trainer.certificate == certificate
-    said = str(certificate)
+    said = flat(certificate)
     assert "stays secret" in said
     assert "held-out records" in said
     assert "geometric" in said

@@ -130,8 +130,8 @@ def test_nothing_is_charged_when_the_checks_fail() -> None:
         ({"delta": 1.5}, "delta"),
         ({"clipping_norm": -1.0}, "clipping_norm > 0"),
         ({"plan": lambda noise, size: None}, "inside the plan"),
-        ({"plan": full_batch_descent}, "settings of full_batch_descent: .* argument"),
-        ({"plan": partial(dp_sgd, decai=0.1)}, "settings of dp_sgd: .* 'decai'"),
+        ({"plan": full_batch_descent}, "settings of full_batch_descent, got 'epochs'. They are steps, "),
+        ({"plan": partial(dp_sgd, decai=0.1)}, "settings of dp_sgd, got 'decai' .*'decay'"),
     ],
 )
 def test_settings_that_make_no_sense(changes: dict[str, Any], reason: str) -> None:

@@ -19,6 +19,7 @@ from dperm.release import Channel, SpendLog, UnpaidReleaseError, spend_log
 from dperm.release.ledger import Budget, RenyiFilter
 from dperm.torch import Callback, PrivateTrainer
 from helpers.oracle import cross_entropy
+from helpers.said import flat
 
 DELTA, STEPS = 1e-6, 12
 RULE = RenyiFilter.of(6.0, DELTA)
@@ -263,7 +264,7 @@ def test_a_certificate_keeps_its_charge(log: SpendLog) -> None:
     settled = made.certificate
     assert settled is not None
     assert (settled.event, settled.epsilon, settled.status) == (charged.event, charged.epsilon, "certified")
-    assert "7 of 12 charged steps were never released" in str(settled) and "still its whole charge" in str(settled)
+    assert "7 of 12 charged steps were never released" in flat(settled) and "still its whole charge" in flat(settled)
     assert settled.public_facts["steps_taken"] == 5
     assert leaves(event_from_dict(settled.public_facts["never_released"])) == Counter(dict.fromkeys(leaves(charged.event), 7))
     (stated,) = [each for each in settled.assumptions if each.key == "stopped by releases"]

@@ -66,18 +66,22 @@ SCHEMA = Assumption(
     "stated",
     "schema",
 )
+#: in the public fact "units" where what is protected are clients, on whose records local models are trained
+CLIENTS = "clients"
+
 ONE_RECORD = Assumption("One person contributes at most one record.", "caller", "stated", "one record")
 
 
 def persons(rows: int, averaged: bool = True, trained: bool = False) -> list[Assumption]:
-    """Of records that are persons with several rows each, which are `averaged`, `trained` on one after the other, or count each
-    by itself."""
-    apart = "All rows of one person, and of nobody else, carry the same value in the column that tells persons apart."
-    used = "Of each person one row is used, chosen by that person's rows alone."
+    """Of records that are persons with several rows each, which are `averaged`, or count each by itself; where a model is
+    `trained` on them locally, they are called clients."""
+    one = "client" if trained else "person"
+    apart = f"All rows of one {one}, and of no other, carry the same value in the column that tells {one}s apart."
+    used = f"Of each {one} one row is used, chosen by that {one}'s rows alone."
     if rows > 1:
         counted = "and their losses are averaged" if averaged else "and each is drawn and bounded by itself"
         counted = "and a local model is trained on them" if trained else counted
-        used = f"Of each person at most {rows:,} rows are used, chosen by that person's rows alone, {counted}."
+        used = f"Of each {one} at most {rows:,} rows are used, chosen by that {one}'s rows alone, {counted}."
     return [
         Assumption(apart, "caller", "stated", "persons"),
         Assumption(used, "library", "enforced: others are left out", "rows of a person"),

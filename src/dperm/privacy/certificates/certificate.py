@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import platform
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -49,6 +50,8 @@ _FORMAT = 4
 _LARGEST_COST = 50.0
 _MOST_EVENTS = 2000  # that such a certificate's event is composed of, at whatever depth
 
+_COLUMNS, _INDENT = 100, "    "  # of a certificate that is printed
+
 _CURVE_TOLERANCE = 1e-3  # a curve has many points; a coarser grid only moves the bound up
 
 _RELATION_TEXT = {
@@ -59,7 +62,10 @@ _PERSONS_TEXT = {
     Relation.ADD_OR_REMOVE_ONE: "one person is added or removed with all their rows",
     Relation.REPLACE_ONE: "one person is replaced by any other with all their rows",
 }
-
+_CLIENTS_TEXT = {
+    Relation.ADD_OR_REMOVE_ONE: "one client is added or removed with all its records",
+    Relation.REPLACE_ONE: "one client is replaced by any other with all its records",
+}
 
 #: Where nobody says how the noise is made.
 _UNSTATED = Provenance("not stated", "Nothing is stated of how noise is drawn and added.")
@@ -225,6 +231,21 @@ class Certificate:
         return _name_persons(self.public_facts)
 
     @property
+    def neighbours(self) -> str:
+        """What neighbouring data sets differ in, in words: "one person's record is added or removed"."""
+        if _name_clients(self.public_facts):
+            return _CLIENTS_TEXT[self.relation]
+        return (_PERSONS_TEXT if self.of_persons else _RELATION_TEXT)[self.relation]
+
+    @property
+    def protected(self) -> str:
+        """What neighbouring data sets differ by: one record, one person with all their rows, or one client with all its
+        records."""
+        if _name_clients(self.public_facts):
+            return "one client with all its records"
+        return "one person with all their rows" if self.of_persons else "one record"
+
+    @property
     def private(self) -> bool:
         """Whether the release is protected at all: False for a fixed seed."""
         return self.status != "not private"
@@ -350,17 +371,20 @@ class Certificate:
             return _read(data, largest_cost)
 
     def __str__(self) -> str:
-        return "\n".join([*self._claim(), *map(_told, self.assumptions), *(f"Not charged: {item}" for item in self.not_charged)])
+        """All that is stated, for a terminal: the guarantee first, lines of about 100 columns, and each statement's further
+        lines indented. No text within can begin a line that is not indented."""
+        unpaid = (f"Not charged: {item}" for item in self.not_charged)
+        return _wrapped([*self._claim(), *map(_told, self.assumptions), *unpaid])
 
     def brief(self) -> str:
-        """What it states, what the caller must answer for, and how much else there is to read."""
+        """What it states, what the caller must answer for, and how much else there is to read, for a terminal as `str()`."""
         mine = [item for item in self.assumptions if item.responsible == "caller"]
         rest = len(self.assumptions) - len(mine)
         proved = f"{rest} assumptions that dperm proves, enforces or tests, and " if rest else ""
-        return "\n".join([*self._claim(), *map(_told, mine), f"Not shown: {proved}what is not charged. The card has all of it."])
+        return _wrapped([*self._claim(), *map(_told, mine), f"Not shown: {proved}what is not charged. The card has all of it."])
 
     def _claim(self) -> list[str]:
-        who = (_PERSONS_TEXT if self.of_persons else _RELATION_TEXT)[self.relation]
+        who = self.neighbours
         lines: list[str] = []
         if self.status == "not private":
             lines.append("NOT PRIVATE: the seed was fixed by the caller; whoever knows it can remove the noise.")
@@ -481,6 +505,20 @@ def _name_persons(facts: Mapping[str, Any]) -> bool:
     return bool(facts.get("max_rows_per_unit")) or any(
         _name_persons(part) for part in facts.values() if isinstance(part, Mapping)
     )
+
+
+def _name_clients(facts: Mapping[str, Any]) -> bool:
+    """Whether all persons that these facts, or those of parts of a composition, name are clients that train on their records."""
+    if facts.get("max_rows_per_unit"):
+        return facts.get("units") == statements.CLIENTS
+    parts = [part for part in facts.values() if isinstance(part, Mapping) and _name_persons(part)]
+    return bool(parts) and all(map(_name_clients, parts))
+
+
+def _wrapped(statements: Sequence[str]) -> str:
+    """Each statement from the margin on, its further lines indented; words stay whole."""
+    settings: dict[str, Any] = {"subsequent_indent": _INDENT, "break_long_words": False, "break_on_hyphens": False}
+    return "\n".join(line for each in statements for line in textwrap.wrap(each.strip(), _COLUMNS, **settings))
 
 
 def _told(assumption: Assumption) -> str:

@@ -96,10 +96,10 @@ class PersonRecords(TorchRecords):
     A batch has inputs (b, k, …) and targets ((b, k, …), weights (b, k)), for each k by itself: the next power of two of a
     person's rows; who has fewer rows has the first of them again, with weight 0. Where `most` is 1 there is no such axis.
     Without groups data are rows (persons, k, …) and targets (persons, k, …). A `collate_fn` is given one person's rows. Where
-    `settings` ask for several views, each row has an axis of them: (b, k, views, …).
+    `settings` ask for several views, each row has an axis of them: (b, k, views, …). Messages call a person `unit_is`.
     """
 
-    def __init__(self, data: Any, groups: Any, *, most: int, **settings: Any) -> None:
+    def __init__(self, data: Any, groups: Any, *, most: int, unit_is: str = "person", **settings: Any) -> None:
         if groups is None:
             data, groups = _flattened(data)
         self._rows = TorchRecords(data, packed=True, **settings)
@@ -108,7 +108,7 @@ class PersonRecords(TorchRecords):
         self._person = number
         self.most = most
         if most > 1:
-            remind_of_persons(self._size, len(number), stacklevel=9)
+            remind_of_persons(self._size, len(number), stacklevel=9, unit=unit_is)
         self._chosen, self._starts = spread_rows(number, np.ones(len(number), dtype=np.bool_), self._size, most)
         self._width = 1
 

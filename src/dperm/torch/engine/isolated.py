@@ -84,6 +84,10 @@ class IsolatedEngine:
         self.charged = False
         #: names of trained parameters that no loss depends on, known after the first look
         self.untouched: list[str] = []
+        #: what a pass changes and leaves behind, and what is put back after it, known after the first look
+        self.changing: list[str] = []
+        #: layers that mix records in an ordinary batch and are none of the model's, with what to do instead
+        self.mixing: list[str] = []
         #: code of installed packages that ran when the model was looked at
         self.ran = set[CodeType]()
         #: whether dperm itself has a hook on what is saved for the way back
@@ -170,8 +174,8 @@ class IsolatedEngine:
     def slower(self, reason: str) -> None:
         """Run one record after the other from now on."""
         if self.one_by_one is None:
-            self.one_by_one = reason
-            warnings.warn(f"The model runs one record at a time: exact, but slower. {reason}", UserWarning, stacklevel=6)
+            self.one_by_one = " ".join([*self.mixing, reason])
+            warnings.warn(f"The model runs one record at a time: exact, but slower. {self.one_by_one}", UserWarning, stacklevel=6)
 
 
 @contextlib.contextmanager

@@ -53,7 +53,7 @@ _UNCALLED = frozenset(
 #: whose states are put back by themselves
 _GLOBAL_GENERATORS = {id(method.__self__) for method in (random.random, np.random.rand)}
 #: what stands for a name, a cell, a slot or a context variable that has no value; a run may give it one
-_UNSET = object()
+UNSET = object()
 #: functions of a class
 _CODE = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
 
@@ -75,14 +75,15 @@ class Snapshot:
         #: where the numbers of tensors are that are not put back, and that nobody may write into
         self.left_out: set[int] = set()
         self.uncopied: list[str] = []
-        self._back: list[tuple[Callable[[Any, Any], None], Any, Any]] = []
+        #: how each thing is put back, the thing, and what it held
+        self.entries: list[tuple[Callable[[Any, Any], None], Any, Any]] = []
         self._ran = ran
         self._without = {id(tensor) for tensor in without}
         self._seen = set[int]()
         #: names that code uses which may be called, and methods that are called when one of them is theirs
         self._names = {"forward"}
         self._methods: dict[str, list[Any]] = {}
-        self._alive: list[Any] = []  # identities stay theirs as long as this does
+        self.objects: list[Any] = []  # all that was found; identities stay theirs as long as this does
         waiting = list(roots)
         while waiting:
             item = waiting.pop()
@@ -92,7 +93,7 @@ class Snapshot:
     @torch.no_grad()
     def restore(self) -> None:
         """Put everything back, in place."""
-        for back, item, held in self._back:
+        for back, item, held in self.entries:
             back(item, held)
 
     def holds(self, item: Any) -> bool:
@@ -107,26 +108,26 @@ class Snapshot:
                 "sets and logs elsewhere."
             )
         self._seen.add(id(item))
-        self._alive.append(item)
+        self.objects.append(item)
         if isinstance(item, Tensor):
             return self._tensor(item)
         if isinstance(item, nn.Module):
             return (*self._attributes(item), type(item))
         if isinstance(item, dict):
             kind = _kind_of_dict(item)
-            self._hold(_dict_back, item, dict(kind.items(item)))
+            self._hold(dict_back, item, dict(kind.items(item)))
             return (*kind.keys(item), *kind.values(item), *self._attributes(item))
         if isinstance(item, (list, deque)):
-            self._hold(_list_back, item, list(item))
+            self._hold(list_back, item, list(item))
             return (*item, *self._attributes(item))
         if isinstance(item, (tuple, frozenset)):
             return item
         if isinstance(item, set):
-            self._hold(_set_back, item, set(item))
+            self._hold(set_back, item, set(item))
             return (*item, *self._attributes(item))
         if isinstance(item, np.ndarray):
             if item.flags.writeable:
-                self._hold(_array_back, item, item.copy())
+                self._hold(array_back, item, item.copy())
             return item.flat if item.dtype.hasobject else ()
         if isinstance(item, (array.array, bytearray)):
             self._hold(_bytes_back, item, item[:])
@@ -143,7 +144,7 @@ class Snapshot:
         if isinstance(item, type):
             return self._class(item)
         if isinstance(item, contextvars.ContextVar):
-            value = item.get(_UNSET)
+            value = item.get(UNSET)
             self._hold(_variable_back, item, value)
             return (value,)
         if id(item) in _GLOBAL_GENERATORS:
@@ -158,11 +159,11 @@ class Snapshot:
         return (*self._attributes(item), type(item))
 
     def _hold(self, back: Callable[[Any, Any], None], item: Any, held: Any) -> None:
-        self._back.append((back, item, held))
+        self.entries.append((back, item, held))
 
     def _tensor(self, tensor: Tensor) -> Iterable[Any]:
         named = vars(tensor)
-        self._hold(_dict_back, named, dict(named))
+        self._hold(dict_back, named, dict(named))
         gradient = tensor.grad if tensor.is_leaf else None
         if tensor.is_leaf:
             self._hold(_leaf_back, tensor, (tensor.requires_grad, gradient))
@@ -173,7 +174,7 @@ class Snapshot:
         else:
             mine = local(tensor)
             if mine.numel() <= _COPIED and not mine.is_meta:
-                self._hold(_tensor_back, mine, mine.detach().clone())
+                self._hold(tensor_back, mine, mine.detach().clone())
             elif mine.layout is torch.strided and not mine.is_meta:
                 self.left_out.add(mine.untyped_storage().data_ptr())
         return (*named.values(), gradient)
@@ -182,10 +183,10 @@ class Snapshot:
         named: Any = getattr(item, "__dict__", None)
         held: dict[str, Any] = {}
         if isinstance(named, dict):
-            self._hold(_dict_back, named, dict(named))
+            self._hold(dict_back, named, dict(named))
             held.update(named)
-        if slots := {name: getattr(item, name, _UNSET) for name in _slots(type(item))}:
-            self._hold(_slots_back, item, slots)
+        if slots := {name: getattr(item, name, UNSET) for name in _slots(type(item))}:
+            self._hold(slots_back, item, slots)
         return (*held.values(), *slots.values())
 
     def _dataset(self, item: Any) -> Iterable[Any]:
@@ -193,10 +194,10 @@ class Snapshot:
         hanging = [value for value in self._attributes(item) if id(value) not in self._seen]
         long = [value for value in hanging if isinstance(value, (list, dict, set)) and len(value) > _LONG]
         for value in long:
-            back = _list_back if isinstance(value, list) else _set_back if isinstance(value, set) else _dict_back
+            back = list_back if isinstance(value, list) else set_back if isinstance(value, set) else dict_back
             self._hold(back, value, type(value)(value) if type(value) in (list, set) else dict(value))
             self._seen.add(id(value))
-            self._alive.append(value)
+            self.objects.append(value)
         return (*(value for value in hanging if id(value) not in self._seen), type(item))
 
     def _function(self, function: Any) -> Iterable[Any]:
@@ -208,9 +209,9 @@ class Snapshot:
             return ()
         code = function.__code__
         cells = function.__closure__ or ()
-        contents = [cell.cell_contents if is_filled(cell) else _UNSET for cell in cells]
+        contents = [cell.cell_contents if is_filled(cell) else UNSET for cell in cells]
         for cell, content in zip(cells, contents, strict=True):
-            self._hold(_cell_back, cell, content)
+            self._hold(cell_back, cell, content)
         hanging = (function.__defaults__, function.__kwdefaults__, vars(function), *contents)
         if code.co_filename.startswith(INSTALLED) and code not in self._ran:
             return hanging
@@ -228,16 +229,16 @@ class Snapshot:
         return (*hanging, *called, *held)
 
     def _named(self, named: dict[str, Any], names: Iterable[str]) -> list[Any]:
-        held = {name: named.get(name, _UNSET) for name in names}
-        self._hold(_names_back, named, held)
-        return [value for value in held.values() if value is not _UNSET]
+        held = {name: named.get(name, UNSET) for name in names}
+        self._hold(names_back, named, held)
+        return [value for value in held.values() if value is not UNSET]
 
     def _class(self, kind: type) -> Iterable[Any]:
         hanging: list[Any] = []
         for each in kind.__mro__:
             if not is_library(each.__module__):
                 held = {name: value for name, value in vars(each).items() if not _of_every_class(name, value)}
-                self._hold(_class_back, each, held)
+                self._hold(class_back, each, held)
                 hanging += held.values()
                 for name, value in vars(each).items():
                     if isinstance(value, _CODE):
@@ -298,10 +299,10 @@ def _names(code: types.CodeType) -> frozenset[str]:
 # How each kind of thing is put back
 
 
-def _tensor_back(tensor: Tensor, held: Tensor) -> None:
+def tensor_back(tensor: Tensor, held: Tensor) -> None:
     if tensor.shape != held.shape or tensor.dtype != held.dtype:
         tensor.data = held.clone()
-    elif not _same(tensor, held):
+    elif not same(tensor, held):
         tensor.copy_(held)
 
 
@@ -314,7 +315,7 @@ def _leaf_back(tensor: Tensor, held: tuple[bool, Tensor | None]) -> None:
 
 
 def _variable_back(item: Any, held: Any) -> None:
-    if held is not _UNSET and item.get(_UNSET) is not held:
+    if held is not UNSET and item.get(UNSET) is not held:
         item.set(held)
 
 
@@ -322,14 +323,14 @@ def _bytes_back(item: Any, held: Any) -> None:
     item[:] = held
 
 
-def _array_back(array: Any, held: Any) -> None:
+def array_back(array: Any, held: Any) -> None:
     array.setflags(write=True)
     if array.shape != held.shape:
         array.resize(held.shape, refcheck=False)
     array[...] = held
 
 
-def _dict_back(item: dict[Any, Any], held: dict[Any, Any]) -> None:
+def dict_back(item: dict[Any, Any], held: dict[Any, Any]) -> None:
     if not held and not item:
         return
     kind = _kind_of_dict(item)
@@ -344,22 +345,22 @@ def _kind_of_dict(item: dict[Any, Any]) -> type[dict[Any, Any]]:
     return OrderedDict if isinstance(item, OrderedDict) else dict
 
 
-def _list_back(item: Any, held: list[Any]) -> None:
+def list_back(item: Any, held: list[Any]) -> None:
     if len(item) != len(held) or any(a is not b for a, b in zip(item, held, strict=True)):
         item.clear()
         item.extend(held)
 
 
-def _set_back(item: set[Any], held: set[Any]) -> None:
+def set_back(item: set[Any], held: set[Any]) -> None:
     if item != held:
         item.clear()
         item.update(held)
 
 
-def _slots_back(item: Any, held: dict[str, Any]) -> None:
+def slots_back(item: Any, held: dict[str, Any]) -> None:
     for name, value in held.items():
-        now = getattr(item, name, _UNSET)
-        if now is not value and value is _UNSET:
+        now = getattr(item, name, UNSET)
+        if now is not value and value is UNSET:
             object.__delattr__(item, name)
         elif now is not value:
             object.__setattr__(item, name, value)
@@ -370,25 +371,25 @@ def _cache_back(function: Any, held: None) -> None:
     function.cache_clear()
 
 
-def _cell_back(cell: types.CellType, held: Any) -> None:
-    if held is not _UNSET:
+def cell_back(cell: types.CellType, held: Any) -> None:
+    if held is not UNSET:
         cell.cell_contents = held
     elif is_filled(cell):
         del cell.cell_contents
 
 
-def _names_back(named: dict[str, Any], held: dict[str, Any]) -> None:
+def names_back(named: dict[str, Any], held: dict[str, Any]) -> None:
     for name, value in held.items():
-        now = named.get(name, _UNSET)
+        now = named.get(name, UNSET)
         if now is value:
             continue
-        if value is not _UNSET:
+        if value is not UNSET:
             named[name] = value
         elif not isinstance(now, types.ModuleType):  # a package names its modules once, when they are first imported
             del named[name]
 
 
-def _class_back(kind: type, held: dict[str, Any]) -> None:
+def class_back(kind: type, held: dict[str, Any]) -> None:
     now = {name for name, value in vars(kind).items() if not _of_every_class(name, value)}
     for name in now - held.keys():
         delattr(kind, name)
@@ -397,7 +398,7 @@ def _class_back(kind: type, held: dict[str, Any]) -> None:
             setattr(kind, name, value)
 
 
-def _same(first: Tensor, second: Tensor) -> bool:
+def same(first: Tensor, second: Tensor) -> bool:
     if first.is_quantized:
         return torch.equal(first.dequantize(), second.dequantize())
     if first.layout is not torch.strided or first.is_nested:

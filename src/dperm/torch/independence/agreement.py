@@ -21,6 +21,7 @@ from dperm.torch.engine.gradient_pass import TorchPass
 from dperm.torch.engine.isolated import IsolatedEngine
 from dperm.torch.engine.model_state import Snapshot
 from dperm.torch.engine.record_gradients import slopes
+from dperm.torch.engine.state_changes import changes
 from dperm.torch.engine.tracing import RefusedError
 from dperm.torch.independence.refusals import refusing_shared_calls
 from dperm.torch.parameters.flat_parameters import FlatParameters
@@ -58,7 +59,7 @@ def disagreement(engine: IsolatedEngine, inputs: Any, targets: Any, size: int, *
     modes = {module: module.training for module in model.modules()}
     with kept_states(flat.device), _moved(flat):
         try:
-            plain = _undrawn(engine, kept, inputs, targets)
+            plain = _undrawn(engine, kept, inputs, targets, note=True)
             if plain is None:
                 asleep = True
                 for module in modes:
@@ -125,9 +126,12 @@ def _compared(
         engine.draws.next_step()
 
 
-def _undrawn(engine: IsolatedEngine, kept: Snapshot, inputs: Any, targets: Any) -> _Ordinary | None:
-    """What an ordinary batch gives, or None where that depends on what the model draws: one of several runs differs."""
+def _undrawn(engine: IsolatedEngine, kept: Snapshot, inputs: Any, targets: Any, *, note: bool = False) -> _Ordinary | None:
+    """What an ordinary batch gives, or None where that depends on what the model draws: one of several runs differs. With
+    `note` the engine is told what a run changes, in the modes that the model is in."""
     first = _ordinary(engine, *_copied(inputs, targets))
+    if note:
+        engine.changing = changes(kept)
     kept.restore()
     for _ in range(_TRIES if first.draws else 0):
         engine.draws.next_step()

@@ -8,15 +8,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from dperm.torch.engine import IsolatedEngine
 from dperm.torch.engine.ordinary_losses import OrdinaryLosses, evaluating
+from dperm.torch.engine.state_changes import name_of_layer
 from dperm.torch.independence.agreement import disagreement, mixing
 from dperm.torch.independence.refusals import reason_to_refuse, refuse_hooks
 from dperm.torch.tensors.global_randomness import kept_states
 from dperm.torch.tensors.nested import batch_size, call_model, map_tensors, packed, shapes, size_of, take
 
 _COMPARED, _LOOKED_AT = 8, 16  # records on which gradients are compared with autograd's; where mixing is looked for
+#: what else to do with a layer that mixes records in what a loss holds, such as a generator
+OUT_OF_THE_LOSS = (
+    "or keep what holds it out of the loss: make its outputs on public values in trainer.public_step, and let the loss draw from "
+    "these (docs/generative.md)"
+)
 _REMEMBERED = 256  # shapes whose check is not repeated
 
 
@@ -48,11 +55,11 @@ class Inspection:
         some = take(inputs, chosen, size), take(targets, chosen, size)
         if not self._tested:
             refuse_hooks(engine.flat.leaves, engine.flat.names)
-        with self.looking(), self._losses.in_full_precision():
+        with self.looking(), self._losses.in_full_precision(), self._noting_layers():
             problem = mixing(engine, *some, len(chosen)) if self._tested else None
             problem = problem or disagreement(engine, *some, len(chosen), beside=self._tested)
         if problem is not None:
-            raise ValueError(problem)
+            raise ValueError(" ".join([*engine.mixing, problem]))
         if moving := engine.snapshot().uncopied:
             kinds = ", ".join(dict.fromkeys(moving))
             raise ValueError(
@@ -96,6 +103,30 @@ class Inspection:
                 flat.rest()
                 kept.restore()
 
+    @contextlib.contextmanager
+    def _noting_layers(self) -> Iterator[None]:
+        """Within the block layers that the loss runs beside the model's, and that mix records, are noted by name: each record is
+        alone there, which is not what such a layer is for, and may be slow, or not run at all."""
+        engine, own, seen = self._engine, set(self._losses.model.modules()), set[nn.Module]()
+        kept = engine.snapshot()
+
+        def note(layer: nn.Module, given: Any) -> None:
+            if layer in own or layer in seen:
+                return
+            seen.add(layer)
+            if reason := reason_to_refuse(layer):
+                engine.mixing.append(
+                    f"The loss runs {name_of_layer(kept, layer)} ({type(layer).__name__}) on records, one at a time: "
+                    f"{reason}; {OUT_OF_THE_LOSS}."
+                )
+
+        engine.mixing.clear()
+        handle = register_module_forward_pre_hook(note)
+        try:
+            yield
+        finally:
+            handle.remove()
+
     def _problem(self, outputs: Any, targets: Any) -> str | None:
         """What the loss says against these targets."""
         try:
@@ -114,8 +145,9 @@ def _key(model: nn.Module, inputs: Any) -> Any:
     return modules, parameters, tuple(shape if shape is None else shape[1:] for shape in shapes(inputs))
 
 
-def refuse_modules(model: nn.Module) -> None:
-    """ValueError where a module has no per-example gradient, such as batch normalisation."""
+def refuse_modules(model: nn.Module, instead: str = "") -> None:
+    """ValueError where a module has no per-example gradient, such as batch normalisation; `instead` is what else to do."""
     for name, module in model.named_modules():
         if reason := reason_to_refuse(module):
-            raise ValueError(f"{name or 'The model'} ({type(module).__name__}) cannot be trained privately: {reason}.")
+            more = f"; {instead}" if instead and module is not model else ""
+            raise ValueError(f"{name or 'The model'} ({type(module).__name__}) cannot be trained privately: {reason}{more}.")

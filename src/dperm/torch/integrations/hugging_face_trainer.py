@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dperm._extras import needed
+from dperm.gradient import PlannedRun
 from dperm.torch.data.labelled_items import pair_of
 from dperm.torch.integrations.scripts import Script, without_input_gradients
 from dperm.torch.integrations.training_arguments import taken_over
@@ -89,6 +90,10 @@ class PrivateHuggingFaceTrainer(transformers.Trainer):
             if type(callback) not in {type(own) for own in made.callback_handler.callbacks}:
                 made.add_callback(callback)
         return made
+
+    def preview(self, records: int | None = None) -> PlannedRun:
+        """What `train` would run and charge: `PrivateTrainer.preview`. Nothing is charged."""
+        return self.private.preview(records)
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
         """Of records to evaluate on: Hugging Face's own, or the mean of preferences."""

@@ -41,6 +41,8 @@ class Certification:
         if self.spec.settings.views > 1:
             settings["views"] = self.spec.settings.views
         like = self.like(plan)
+        if like.trains_on_rows and objective.unit.max_rows is not None:
+            settings["units"] = statements.CLIENTS
         return Certificate.issue(
             mechanism="gradient perturbation of a network" + ("" if plan is None else f" ({plan.kind})"),
             event=event,
@@ -69,7 +71,7 @@ class Certification:
             assumptions.append(statements.RANKS)
         size = self.spec.planner.stated_size
         if size is not None and objective.relation is Relation.ADD_OR_REMOVE_ONE:  # which the caller gives away, and is private
-            assumptions.append(statements.known_size(size, whom=objective.unit.whom))
+            assumptions.append(statements.known_size(size, whom=f"{self.spec.unit_is}s"))
         return assumptions
 
     def refuse(self, plan: Policy) -> None:
@@ -79,8 +81,8 @@ class Certification:
         plan.refuse_update()
         if objective.unit.several_rows and not plan.grouped:
             raise ValueError(
-                f"Expected one row a person for gradient perturbation ({plan.kind}): it has no proof for persons of several "
-                "rows. Use max_rows_per_unit=1, or Poisson sampling or full batches."
+                f"Expected one row a {self.spec.unit_is} for gradient perturbation ({plan.kind}): it has no proof for "
+                f"{self.spec.unit_is}s of several rows. Use max_rows_per_unit=1, or Poisson sampling or full batches."
             )
         said = "by_ranks" if states(type(plan), "by_ranks") else "by_parts"  # a stranger's plan must say it itself
         if ranks.size > 1 and not (getattr(plan, said) and states(type(plan), said)):

@@ -7,8 +7,9 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
+from dperm import _validate as check
 from dperm._remind import remind_of_delta
-from dperm.gradient import Policy
+from dperm.gradient import PlannedRun, Policy
 from dperm.gradient.policy import paid_from, pays_for, runs_by_parts
 from dperm.objectives import RECORD
 from dperm.privacy import Certificate, Composed, Event, Relation
@@ -47,7 +48,7 @@ class Charging:
         # Under replace-one the number of records is public by definition.
         size = len(records) if self.relation is Relation.REPLACE_ONE else stated
         if self.relation is Relation.REPLACE_ONE and stated not in (None, size):
-            whom = self.spec.objective.unit.whom
+            whom = f"{self.spec.unit_is}s"
             raise ValueError(f"Expected public_size={size}, the number of {whom}, under replace-one, got {stated}.")
         if size is not None:
             remind_of_delta(self._planner.budget.delta, size, stacklevel=5)
@@ -79,6 +80,36 @@ class Charging:
         size = self._planner.stated_size
         plan, event = self._planned(size, self._planner.noise_within(size, self.relation))
         return self._certify(event, self._channel(), plan, self._planner.budget.target)
+
+    def preview(self, records: int | None) -> PlannedRun:
+        """What `fresh` would run, where the number of records is stated or would be found to be `records`."""
+        planner, size = self._planner, self._planner.stated_size
+        if size is None and records is None:
+            raise ValueError(
+                "Expected public_size, or preview(records=…) with a number to plan for: steps and noise follow from how many "
+                f"{self.spec.unit_is}s there are."
+            )
+        planned_for = check.integer("records", records) if size is None else size
+        if size is None and self.relation is not Relation.REPLACE_ONE:  # where a number is released first, and paid for
+            if planner.adaptive:
+                self._noise = None
+                sized = self.spec.with_update(planner.within_budget(None, self.relation))
+                plan, event = sized.with_released_size(planned_for), sized.event(self.relation)
+            else:
+                first = self._count_first()
+                self._noise = noise = first.noise_below(functools.partial(self._event_at, planned_for))
+                plan, event = self._fitted(planner.at(noise, planned_for), planned_for), first.charged
+        else:
+            plan, event = self._planned(planned_for, planner.noise_within(planned_for, self.relation))
+        self._certification.refuse(plan)
+        plan.refuse(self.spec.objective)
+        certificate = self._certify(event, self._channel(), plan, planner.budget.target)
+        spent = self.spec.settings.spent
+        target = planner.budget.epsilon if isinstance(planner.budget.epsilon, float) else None
+        total = Certificate.of_all([*spent, certificate], planner.budget.delta, target) if spent else None
+        clients = plan.trains_on_rows and self.spec.settings.unit.max_rows is not None
+        whom, steps_are = ("clients", "rounds") if clients else (f"{self.spec.unit_is}s", "steps")
+        return PlannedRun(plan, certificate, total, self.spec.settings.label, whom, steps_are)
 
     def again(self, settings: dict[str, Any], state: dict[str, Any]) -> Policy:
         """The plan of a checkpoint with these settings and this state of its run. ValueError where it was another."""
@@ -148,33 +179,34 @@ class Charging:
     def _sized_first(self, channel: Channel, records: int) -> tuple[Policy, Event]:
         """Release the number of records with noise, then choose the plan by it, below a privacy profile that was charged with
         it."""
+        first, least = self._count_first(), self._planner.least_size()
+        self._charge(channel, first.charged, None, records)
+        size = max(first.release(channel, records), least)  # the charge is made
+        self._noise = noise = self.ranks.first(lambda: first.noise_below(functools.partial(self._event_at, size)))
+        plan = self._fitted(self._planner.at(noise, size), size)
+        first.admit(channel, plan.event(self.relation))
+        return plan, first.charged
+
+    def _count_first(self) -> CountFirst:
+        """What is charged where the number of records is released first: it, and a profile above whatever runs by it."""
         budget, relation = self._planner.budget, self.relation
         if budget.epsilon is None:
             raise ValueError("Expected public_size where the noise is set by hand: rates and denominators need it.")
-
         like = self._planner.at(1.0, NOMINAL_SIZES[0])
         if like.needs_size:
             raise ValueError(f"Expected public_size for batches drawn as {like.kind}: what is charged depends on it.")
-
-        def run(size: int, noise: float) -> Event:  # plans must work whatever the number of records is
-            return self._fitted(self._planner.at(noise, size), size).event(relation)
-
-        runs = [functools.partial(run, size) for size in NOMINAL_SIZES]
-        earlier = budget.earlier
+        runs = [functools.partial(self._event_at, size) for size in NOMINAL_SIZES]
 
         def profiled(epsilon: float) -> CountFirst:
-            return CountFirst.profiled(epsilon, budget.delta, relation, runs, earlier=earlier)
+            return CountFirst.profiled(epsilon, budget.delta, relation, runs, earlier=budget.earlier)
 
-        least = self._planner.least_size()
         epsilon = budget.epsilon_for(lambda e: profiled(e).charged)
         assert epsilon is not None
-        first = self.ranks.first(lambda: profiled(epsilon))
-        self._charge(channel, first.charged, None, records)
-        size = max(first.release(channel, records), least)  # the charge is made
-        self._noise = noise = self.ranks.first(lambda: first.noise_below(functools.partial(run, size)))
-        plan = self._fitted(self._planner.at(noise, size), size)
-        first.admit(channel, plan.event(relation))
-        return plan, first.charged
+        return self.ranks.first(lambda: profiled(epsilon))
+
+    def _event_at(self, size: int, noise: float) -> Event:
+        """What a run of this size with this noise costs: plans must work whatever the number of records is."""
+        return self._fitted(self._planner.at(noise, size), size).event(self.relation)
 
     def _charge(self, channel: Channel, event: Event, plan: Policy | None, records: int) -> None:
         like = self._certification.like(plan)

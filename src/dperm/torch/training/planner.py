@@ -145,6 +145,14 @@ class Planner:
             advice = " Earlier releases go to spent=[certificate]." if "earlier" in twice else ""
             raise ValueError(f"Expected {', '.join(twice)} beside the recipe, not bound in it: the trainer sets them.{advice}")
 
+    @property
+    def trains_on_rows(self) -> bool:
+        """Whether local models are trained on the rows of each unit. Known of the caller's own plan, and of a recipe where the
+        number of units is stated."""
+        if self.fixed is not None:
+            return self.fixed.trains_on_rows
+        return not self.adaptive and self.stated_size is not None and self.at(1.0, self.stated_size).trains_on_rows
+
     def for_update(self, update: Update | None) -> Planner:
         """The same, for this update in the place of a recipe's own."""
         other = copy.copy(self)

@@ -39,7 +39,7 @@ def prepared(spec: TrainingSpec, data: Any, groups: Any, ranks: Ranks, *, sharde
     raised on every rank."""
     settings = spec.settings
     if sharded and settings.unit != RECORD:
-        raise ValueError("Expected all records on every rank with max_rows_per_unit: nobody can tell whether a person is on two.")
+        raise ValueError("Expected all records on every rank with max_rows_per_unit: nobody can tell whether one is on two.")
     spec.objective.flat.check()
     records = ranks.together(lambda: _protected(spec, data, groups))
     inputs = _look_at(records, spec.objective, ranks, settings.physical_batch_size)
@@ -56,9 +56,9 @@ def _protected(spec: TrainingSpec, data: Any, groups: Any) -> TorchRecords:
     most = spec.settings.unit.max_rows
     seen: dict[str, Any] = {"views": spec.settings.views, "transform": spec.settings.transform}
     if most is not None:
-        return PersonRecords(data, groups, most=most, **_reading(spec), **seen)
+        return PersonRecords(data, groups, most=most, unit_is=spec.unit_is, **_reading(spec), **seen)
     if groups is not None:
-        raise ValueError("Expected max_rows_per_unit with groups: the most rows used of a person, a public number such as 64.")
+        raise ValueError("Expected max_rows_per_unit with groups: the most rows used of one of them, a public number such as 64.")
     return TorchRecords(data, **_reading(spec), **seen)
 
 
@@ -98,6 +98,17 @@ def _look_at(records: TorchRecords, objective: ModuleObjective, ranks: Ranks, ph
         warnings.warn(
             f"No loss depends on {shown}: noise alone would move what nobody trains. Look for no_grad and detach, or freeze it "
             "by requires_grad_(False).",
+            UserWarning,
+            stacklevel=6,
+        )
+    if objective.engine.mixing and objective.engine.one_by_one is None:
+        warnings.warn(" ".join(objective.engine.mixing), UserWarning, stacklevel=6)
+    if names := objective.engine.changing:
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        warnings.warn(
+            f"The model or the loss changes {shown} when it runs. That is put back after each pass: it would tell of records "
+            "without noise, so it stays as it was before the run. Count steps, and change such values, in a callback's on_step "
+            "or in a loop over steps(), or in what you give to trainer.public_step.",
             UserWarning,
             stacklevel=6,
         )
@@ -175,7 +186,7 @@ def _remind(spec: TrainingSpec, records: int, *, stacklevel: int) -> None:
     if size is not None:
         what = "steps" if planner.adaptive else "batches"  # DPIS sees to its batches
         consequence = f"{what} will be {records / size:.2g} times what is expected, and noise is for the expected ones."
-        whom = objective.unit.whom
+        whom = f"{spec.unit_is}s"
         remind_of_size(size, records, consequence, stacklevel=stacklevel, whom=whom)
 
 

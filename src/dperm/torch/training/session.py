@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
+from dperm.gradient import PlannedRun
 from dperm.privacy import Certificate
 from dperm.release import alignment
 from dperm.release.ledger import Settlement
@@ -84,6 +85,10 @@ class TrainingSession:
     def planned(self) -> Certificate:
         """What a run of a stated number of records will be certified as."""
         return Charging(self.spec).planned()
+
+    def preview(self, records: int | None) -> PlannedRun:
+        """What a run of so many records would do and cost."""
+        return Charging(self.spec).preview(records)
 
     def certify_as(self, certificate: Certificate) -> None:
         """State that of a search which this run was a try of."""

@@ -196,6 +196,13 @@ class TrainingSpec:
         rates = None if options.scheduler is None else functools.cache(functools.partial(options.learning_rates, optimizer))
         return TorchOptimizer(optimizer, self.objective.flat, rates)
 
+    @functools.cached_property
+    def unit_is(self) -> str:
+        """What one of those that are protected is called in messages: a record, a person, or a client that trains locally."""
+        if self.settings.unit.max_rows is None:
+            return "record"
+        return "client" if self.planner.trains_on_rows else "person"
+
     def with_update(self, plan: Policy) -> Policy:
         """The plan with the update that runs: the torch optimiser where there is one, averaged where asked for."""
         update = plan.update

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dperm._remind import remind_of_budget
-from dperm.gradient import Policy
+from dperm.gradient import PlannedRun, Policy
 from dperm.objectives import PrivacyUnit
 from dperm.privacy import Certificate, Relation, Risk
 from dperm.release.ledger import Settlement
@@ -178,6 +178,23 @@ class PrivateTrainer:
     def planned(self) -> Certificate:
         """What a run will be certified as, for a stated number of records: nothing is charged, and no records are needed."""
         return self._session.planned()
+
+    def preview(self, records: int | None = None) -> PlannedRun:
+        """Steps, expected batch, noise, ε and what would be charged, of the run that these settings plan: nothing is charged, and
+        no records are needed. ``print(trainer.preview())`` says all of it.
+
+        Parameters
+        ----------
+        records : int, optional
+            The number of records, or of persons, to plan for where `public_size` is left out. Under add/remove a run releases
+            that number with noise first, and its noise follows from what was released: this is what it would be for `records`.
+
+        Raises
+        ------
+        ValueError
+            Where no number of records is known, and for settings that a run would refuse.
+        """
+        return self._session.preview(records)
 
     def fit(
         self,
