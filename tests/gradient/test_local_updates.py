@@ -172,4 +172,4 @@ def test_canaries_see_the_noise_that_is_charged() -> None:
     result = white_box(plan, objective, records, delta=1e-5, canaries=2000)
     assert result.verdict == "consistent", str(result)
     ratio, error = (result.details[name] for name in ("signal_to_claimed_signal", "standard_error"))
-    assert error < 0.02 and abs(ratio - 1) < 5 * error
+    assert error < 0.03 and abs(ratio - 1) < 5 * error
