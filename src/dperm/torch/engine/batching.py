@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,8 @@ def together(body: Callable[..., Any], record: Tensor, *tensors: Tensor | None) 
     Parameters
     ----------
     body : function of one tuple for each of `tensors`: (numbers, axis). `axis` says where the records are in `numbers`; None
-        says that these numbers belong to no record. It returns a tensor, or a tuple of tensors, with the records first.
+        says that these numbers belong to no record. It returns a tensor, or a tuple of tensors, with the records first;
+        NotImplemented and None are returned as they are.
     record : any tensor of the record. It makes sure that the call belongs to the records, whatever else it is given.
     tensors : tensors as the run sees them. Each may be None.
 
@@ -30,7 +32,7 @@ class _Together(torch.autograd.Function):
     """A function that only has a batching rule, which is the only public way to reach the numbers of all records."""
 
     @staticmethod
-    def forward(body: Callable[..., Any], record: Tensor, *tensors: Tensor | None) -> Any:
+    def forward(*given: Any) -> Any:
         raise RuntimeError("Expected a call under torch.vmap.")
 
     @staticmethod
@@ -41,4 +43,10 @@ class _Together(torch.autograd.Function):
     def vmap(info: Any, in_dims: Any, *given: Any) -> Any:
         body, _, *tensors = given
         outputs = body(*zip(tensors, in_dims[2:], strict=True))
+        if outputs is NotImplemented or outputs is None:
+            return outputs, None
         return outputs, (0,) * len(outputs) if isinstance(outputs, tuple) else 0
+
+
+# PyTorch asks for the signature at each call: found out once, it costs a tenth
+_Together.forward.__signature__ = inspect.signature(_Together.forward)  # type: ignore[attr-defined]
