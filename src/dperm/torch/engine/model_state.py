@@ -8,7 +8,6 @@ import contextvars
 import ctypes
 import functools
 import io
-import itertools
 import queue
 import random
 import sys
@@ -24,9 +23,30 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from dperm.torch.data.dataset_generators import is_filled
+from dperm.torch.engine.put_back import (
+    CODE,
+    UNSET,
+    array_back,
+    bytes_back,
+    cache_back,
+    cell_back,
+    class_back,
+    dict_back,
+    kind_of_dict,
+    leaf_back,
+    list_back,
+    names_back,
+    of_every_class,
+    set_back,
+    slots_back,
+    tensor_back,
+    variable_back,
+)
 from dperm.torch.tensors.nested import local
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size})
+#: types whose empty objects, of which every module has a dozen, are put back all at once; only the second has attributes
+_EMPTIED = frozenset({dict, OrderedDict, list, set})
 _COPIED = 1 << 20  # numbers of a tensor
 _LONG = 1000  # entries of a collection that holds a data set's records
 _MOST = 200_000  # objects: what hangs on a function may be anything
@@ -52,10 +72,6 @@ _UNCALLED = frozenset(
 )  # fmt: skip
 #: whose states are put back by themselves
 _GLOBAL_GENERATORS = {id(method.__self__) for method in (random.random, np.random.rand)}
-#: what stands for a name, a cell, a slot or a context variable that has no value; a run may give it one
-_UNSET = object()
-#: functions of a class
-_CODE = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
 
 
 class Snapshot:
@@ -76,6 +92,7 @@ class Snapshot:
         self.left_out: set[int] = set()
         self.uncopied: list[str] = []
         self._back: list[tuple[Callable[[Any, Any], None], Any, Any]] = []
+        self._empty: list[Any] = []
         self._ran = ran
         self._without = {id(tensor) for tensor in without}
         self._seen = set[int]()
@@ -86,12 +103,21 @@ class Snapshot:
         waiting = list(roots)
         while waiting:
             item = waiting.pop()
-            if type(item) not in _PLAIN and id(item) not in self._seen:
+            kind = type(item)
+            if kind in _PLAIN or id(item) in self._seen:
+                continue
+            if kind in _EMPTIED and not item:
+                self._note(item)
+                self._empty.append(item)
+                waiting.extend(self._attributes(item) if kind is OrderedDict else ())
+            else:
                 waiting.extend(self._visit(item))
 
     @torch.no_grad()
     def restore(self) -> None:
         """Put everything back, in place."""
+        for filled in filter(None, self._empty):
+            filled.clear()
         for back, item, held in self._back:
             back(item, held)
 
@@ -101,6 +127,27 @@ class Snapshot:
 
     def _visit(self, item: Any) -> Iterable[Any]:
         """Hold what is kept in `item` itself, and name what hangs on it."""
+        self._note(item)
+        if isinstance(item, Tensor):
+            return self._tensor(item)
+        if isinstance(item, nn.Module):
+            return (*self._attributes(item), type(item))
+        if isinstance(item, dict):
+            kind = kind_of_dict(item)
+            self._hold(dict_back, item, dict(kind.items(item)))
+            return (*kind.keys(item), *kind.values(item), *self._attributes(item))
+        if isinstance(item, (list, deque)):
+            self._hold(list_back, item, list(item))
+            return (*item, *self._attributes(item))
+        if isinstance(item, (tuple, frozenset)):
+            return item
+        if isinstance(item, set):
+            self._hold(set_back, item, set(item))
+            return (*item, *self._attributes(item))
+        return self._visit_other(item)
+
+    def _note(self, item: Any) -> None:
+        """Remember that an object was there. ValueError where there are too many."""
         if len(self._seen) > _MOST:
             raise ValueError(
                 f"Expected a model and a loss that hold at most {_MOST:,} objects, which are put back after each pass: keep data "
@@ -108,28 +155,14 @@ class Snapshot:
             )
         self._seen.add(id(item))
         self._alive.append(item)
-        if isinstance(item, Tensor):
-            return self._tensor(item)
-        if isinstance(item, nn.Module):
-            return (*self._attributes(item), type(item))
-        if isinstance(item, dict):
-            kind = _kind_of_dict(item)
-            self._hold(_dict_back, item, dict(kind.items(item)))
-            return (*kind.keys(item), *kind.values(item), *self._attributes(item))
-        if isinstance(item, (list, deque)):
-            self._hold(_list_back, item, list(item))
-            return (*item, *self._attributes(item))
-        if isinstance(item, (tuple, frozenset)):
-            return item
-        if isinstance(item, set):
-            self._hold(_set_back, item, set(item))
-            return (*item, *self._attributes(item))
+
+    def _visit_other(self, item: Any) -> Iterable[Any]:
         if isinstance(item, np.ndarray):
             if item.flags.writeable:
-                self._hold(_array_back, item, item.copy())
+                self._hold(array_back, item, item.copy())
             return item.flat if item.dtype.hasobject else ()
         if isinstance(item, (array.array, bytearray)):
-            self._hold(_bytes_back, item, item[:])
+            self._hold(bytes_back, item, item[:])
             return ()
         if isinstance(item, (types.FunctionType, types.MethodType, functools.partial)):
             return self._function(item)
@@ -138,13 +171,13 @@ class Snapshot:
         if isinstance(item, types.BuiltinMethodType):
             return (item.__self__,)
         if isinstance(item, _CACHED):
-            self._hold(_cache_back, item, None)
+            self._hold(cache_back, item, None)
             return (item.__wrapped__,)
         if isinstance(item, type):
             return self._class(item)
         if isinstance(item, contextvars.ContextVar):
-            value = item.get(_UNSET)
-            self._hold(_variable_back, item, value)
+            value = item.get(UNSET)
+            self._hold(variable_back, item, value)
             return (value,)
         if id(item) in _GLOBAL_GENERATORS:
             return ()
@@ -162,10 +195,10 @@ class Snapshot:
 
     def _tensor(self, tensor: Tensor) -> Iterable[Any]:
         named = vars(tensor)
-        self._hold(_dict_back, named, dict(named))
+        self._hold(dict_back, named, dict(named))
         gradient = tensor.grad if tensor.is_leaf else None
         if tensor.is_leaf:
-            self._hold(_leaf_back, tensor, (tensor.requires_grad, gradient))
+            self._hold(leaf_back, tensor, (tensor.requires_grad, gradient))
         if id(tensor) in self._without:
             if gradient is not None:  # a noisy one, as large as the model: nobody writes into it, so that it needs no copy
                 self.left_out.add(local(gradient).untyped_storage().data_ptr())
@@ -173,7 +206,7 @@ class Snapshot:
         else:
             mine = local(tensor)
             if mine.numel() <= _COPIED and not mine.is_meta:
-                self._hold(_tensor_back, mine, mine.detach().clone())
+                self._hold(tensor_back, mine, mine.detach().clone())
             elif mine.layout is torch.strided and not mine.is_meta:
                 self.left_out.add(mine.untyped_storage().data_ptr())
         return (*named.values(), gradient)
@@ -181,11 +214,15 @@ class Snapshot:
     def _attributes(self, item: Any) -> Iterable[Any]:
         named: Any = getattr(item, "__dict__", None)
         held: dict[str, Any] = {}
-        if isinstance(named, dict):
-            self._hold(_dict_back, named, dict(named))
-            held.update(named)
-        if slots := {name: getattr(item, name, _UNSET) for name in _slots(type(item))}:
-            self._hold(_slots_back, item, slots)
+        if type(named) is dict and not named:
+            self._empty.append(named)
+        elif isinstance(named, dict):
+            held = dict(named)
+            self._hold(dict_back, named, held)
+        if not (names := _slots(type(item))):
+            return held.values()
+        slots = {name: getattr(item, name, UNSET) for name in names}
+        self._hold(slots_back, item, slots)
         return (*held.values(), *slots.values())
 
     def _dataset(self, item: Any) -> Iterable[Any]:
@@ -193,7 +230,7 @@ class Snapshot:
         hanging = [value for value in self._attributes(item) if id(value) not in self._seen]
         long = [value for value in hanging if isinstance(value, (list, dict, set)) and len(value) > _LONG]
         for value in long:
-            back = _list_back if isinstance(value, list) else _set_back if isinstance(value, set) else _dict_back
+            back = list_back if isinstance(value, list) else set_back if isinstance(value, set) else dict_back
             self._hold(back, value, type(value)(value) if type(value) in (list, set) else dict(value))
             self._seen.add(id(value))
             self._alive.append(value)
@@ -208,9 +245,9 @@ class Snapshot:
             return ()
         code = function.__code__
         cells = function.__closure__ or ()
-        contents = [cell.cell_contents if is_filled(cell) else _UNSET for cell in cells]
+        contents = [cell.cell_contents if is_filled(cell) else UNSET for cell in cells]
         for cell, content in zip(cells, contents, strict=True):
-            self._hold(_cell_back, cell, content)
+            self._hold(cell_back, cell, content)
         hanging = (function.__defaults__, function.__kwdefaults__, vars(function), *contents)
         if code.co_filename.startswith(INSTALLED) and code not in self._ran:
             return hanging
@@ -228,19 +265,19 @@ class Snapshot:
         return (*hanging, *called, *held)
 
     def _named(self, named: dict[str, Any], names: Iterable[str]) -> list[Any]:
-        held = {name: named.get(name, _UNSET) for name in names}
-        self._hold(_names_back, named, held)
-        return [value for value in held.values() if value is not _UNSET]
+        held = {name: named.get(name, UNSET) for name in names}
+        self._hold(names_back, named, held)
+        return [value for value in held.values() if value is not UNSET]
 
     def _class(self, kind: type) -> Iterable[Any]:
         hanging: list[Any] = []
         for each in kind.__mro__:
             if not is_library(each.__module__):
-                held = {name: value for name, value in vars(each).items() if not _of_every_class(name, value)}
-                self._hold(_class_back, each, held)
+                held = {name: value for name, value in vars(each).items() if not of_every_class(name, value)}
+                self._hold(class_back, each, held)
                 hanging += held.values()
                 for name, value in vars(each).items():
-                    if isinstance(value, _CODE):
+                    if isinstance(value, CODE):
                         if name in self._names or (name not in _UNCALLED and name.startswith("__")):
                             hanging.append(value)
                         else:
@@ -275,12 +312,6 @@ def _slots(kind: type) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _of_every_class(name: str, value: Any) -> bool:
-    return (name.startswith("__") and name.endswith("__")) or isinstance(
-        value, (*_CODE, types.MemberDescriptorType, types.GetSetDescriptorType)
-    )
-
-
 def _behind(item: Any) -> Iterable[Any]:
     """The functions that a class calls by this attribute."""
     if isinstance(item, property):
@@ -293,113 +324,3 @@ def _names(code: types.CodeType) -> frozenset[str]:
     """The global names and attributes that a function's code uses, and that of functions within it."""
     inner = [_names(part) for part in code.co_consts if isinstance(part, types.CodeType)]
     return frozenset(code.co_names).union(*inner)
-
-
-# How each kind of thing is put back
-
-
-def _tensor_back(tensor: Tensor, held: Tensor) -> None:
-    if tensor.shape != held.shape or tensor.dtype != held.dtype:
-        tensor.data = held.clone()
-    elif not _same(tensor, held):
-        tensor.copy_(held)
-
-
-def _leaf_back(tensor: Tensor, held: tuple[bool, Tensor | None]) -> None:
-    trains, gradient = held
-    if tensor.requires_grad != trains:
-        tensor.requires_grad_(trains)
-    if tensor.grad is not gradient:
-        tensor.grad = gradient
-
-
-def _variable_back(item: Any, held: Any) -> None:
-    if held is not _UNSET and item.get(_UNSET) is not held:
-        item.set(held)
-
-
-def _bytes_back(item: Any, held: Any) -> None:
-    item[:] = held
-
-
-def _array_back(array: Any, held: Any) -> None:
-    array.setflags(write=True)
-    if array.shape != held.shape:
-        array.resize(held.shape, refcheck=False)
-    array[...] = held
-
-
-def _dict_back(item: dict[Any, Any], held: dict[Any, Any]) -> None:
-    if not held and not item:
-        return
-    kind = _kind_of_dict(item)
-    now = itertools.chain.from_iterable(kind.items(item))
-    if kind.__len__(item) != len(held) or any(a is not b for a, b in zip(now, itertools.chain(*held.items()), strict=True)):
-        kind.clear(item)
-        kind.update(item, held)
-
-
-def _kind_of_dict(item: dict[Any, Any]) -> type[dict[Any, Any]]:
-    """Whose methods to use, whatever a subclass makes of them."""
-    return OrderedDict if isinstance(item, OrderedDict) else dict
-
-
-def _list_back(item: Any, held: list[Any]) -> None:
-    if len(item) != len(held) or any(a is not b for a, b in zip(item, held, strict=True)):
-        item.clear()
-        item.extend(held)
-
-
-def _set_back(item: set[Any], held: set[Any]) -> None:
-    if item != held:
-        item.clear()
-        item.update(held)
-
-
-def _slots_back(item: Any, held: dict[str, Any]) -> None:
-    for name, value in held.items():
-        now = getattr(item, name, _UNSET)
-        if now is not value and value is _UNSET:
-            object.__delattr__(item, name)
-        elif now is not value:
-            object.__setattr__(item, name, value)
-
-
-def _cache_back(function: Any, held: None) -> None:
-    """What it remembers cannot be put back, and is found out again."""
-    function.cache_clear()
-
-
-def _cell_back(cell: types.CellType, held: Any) -> None:
-    if held is not _UNSET:
-        cell.cell_contents = held
-    elif is_filled(cell):
-        del cell.cell_contents
-
-
-def _names_back(named: dict[str, Any], held: dict[str, Any]) -> None:
-    for name, value in held.items():
-        now = named.get(name, _UNSET)
-        if now is value:
-            continue
-        if value is not _UNSET:
-            named[name] = value
-        elif not isinstance(now, types.ModuleType):  # a package names its modules once, when they are first imported
-            del named[name]
-
-
-def _class_back(kind: type, held: dict[str, Any]) -> None:
-    now = {name for name, value in vars(kind).items() if not _of_every_class(name, value)}
-    for name in now - held.keys():
-        delattr(kind, name)
-    for name, value in held.items():
-        if vars(kind).get(name) is not value:
-            setattr(kind, name, value)
-
-
-def _same(first: Tensor, second: Tensor) -> bool:
-    if first.is_quantized:
-        return torch.equal(first.dequantize(), second.dequantize())
-    if first.layout is not torch.strided or first.is_nested:
-        return False
-    return torch.equal(first, second)
