@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -25,7 +26,26 @@ def together(body: Callable[..., Any], record: Tensor, *tensors: Tensor | None) 
     -------
     What `body` returns, as the run sees it: without the axis of the records.
     """
-    return _Together.apply(body, record, *tensors)
+    # each thing that PyTorch is given costs time, for it looks for tensors in it again and again: the body goes beside it, and
+    # the record only where nothing else belongs to records
+    token = _CALLED.set((body, len(tensors)))
+    try:
+        if not tensors:
+            return _Together.apply(record)
+        try:
+            return _Together.apply(*tensors)
+        except _OfNoRecordError:
+            return _Together.apply(*tensors, record)
+    finally:
+        _CALLED.reset(token)
+
+
+#: the body that `together` is called with in this thread, and how many tensors
+_CALLED: ContextVar[tuple[Callable[..., Any], int]] = ContextVar("_CALLED")
+
+
+class _OfNoRecordError(RuntimeError):
+    """No tensor of a call belongs to records."""
 
 
 class _Together(torch.autograd.Function):
@@ -33,7 +53,7 @@ class _Together(torch.autograd.Function):
 
     @staticmethod
     def forward(*given: Any) -> Any:
-        raise RuntimeError("Expected a call under torch.vmap.")
+        raise _OfNoRecordError("Expected a call under torch.vmap, with a tensor of records.")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -41,8 +61,8 @@ class _Together(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *given: Any) -> Any:
-        body, _, *tensors = given
-        outputs = body(*zip(tensors, in_dims[2:], strict=True))
+        body, count = _CALLED.get()
+        outputs = body(*zip(given[:count], in_dims[:count], strict=True))
         if outputs is NotImplemented or outputs is None:
             return outputs, None
         return outputs, (0,) * len(outputs) if isinstance(outputs, tuple) else 0

@@ -100,17 +100,24 @@ class Snapshot:
         self._names = {"forward"}
         self._methods: dict[str, list[Any]] = {}
         self._alive: list[Any] = []  # identities stay theirs as long as this does
-        waiting = list(roots)
+        waiting, seen, empty = list(roots), self._seen, self._empty
         while waiting:
             item = waiting.pop()
             kind = type(item)
-            if kind in _PLAIN or id(item) in self._seen:
+            if kind in _PLAIN or id(item) in seen:
                 continue
+            if len(seen) > _MOST:
+                raise ValueError(
+                    f"Expected a model and a loss that hold at most {_MOST:,} objects, which are put back after each pass: keep "
+                    "data sets and logs elsewhere."
+                )
+            seen.add(id(item))
             if kind in _EMPTIED and not item:
-                self._note(item)
-                self._empty.append(item)
-                waiting.extend(self._attributes(item) if kind is OrderedDict else ())
+                empty.append(item)
+                if kind is OrderedDict:
+                    waiting.extend(self._attributes(item))
             else:
+                self._alive.append(item)
                 waiting.extend(self._visit(item))
 
     @torch.no_grad()
@@ -127,7 +134,6 @@ class Snapshot:
 
     def _visit(self, item: Any) -> Iterable[Any]:
         """Hold what is kept in `item` itself, and name what hangs on it."""
-        self._note(item)
         if isinstance(item, Tensor):
             return self._tensor(item)
         if isinstance(item, nn.Module):
@@ -145,16 +151,6 @@ class Snapshot:
             self._hold(set_back, item, set(item))
             return (*item, *self._attributes(item))
         return self._visit_other(item)
-
-    def _note(self, item: Any) -> None:
-        """Remember that an object was there. ValueError where there are too many."""
-        if len(self._seen) > _MOST:
-            raise ValueError(
-                f"Expected a model and a loss that hold at most {_MOST:,} objects, which are put back after each pass: keep data "
-                "sets and logs elsewhere."
-            )
-        self._seen.add(id(item))
-        self._alive.append(item)
 
     def _visit_other(self, item: Any) -> Iterable[Any]:
         if isinstance(item, np.ndarray):
@@ -214,11 +210,12 @@ class Snapshot:
     def _attributes(self, item: Any) -> Iterable[Any]:
         named: Any = getattr(item, "__dict__", None)
         held: dict[str, Any] = {}
-        if type(named) is dict and not named:
-            self._empty.append(named)
-        elif isinstance(named, dict):
-            held = dict(named)
-            self._hold(dict_back, named, held)
+        if isinstance(named, dict):
+            if not named and type(named) is dict:
+                self._empty.append(named)
+            else:
+                held = dict(named)
+                self._hold(dict_back, named, held)
         if not (names := _slots(type(item))):
             return held.values()
         slots = {name: getattr(item, name, UNSET) for name in names}
