@@ -331,7 +331,8 @@ def squared_lengths(values: Tensor) -> Tensor:
 def row_lengths(values: Tensor) -> Tensor:
     """(…,) lengths of values (…, n), in double precision, whatever their size."""
     if values.dtype != torch.float64:  # squares of single precision neither overflow nor underflow in double
-        return squared_lengths(values.double()).sqrt()
+        error = values.shape[-1] * torch.finfo(torch.float64).eps
+        return torch.linalg.vector_norm(values, dim=-1, dtype=torch.float64) * (1 + error)
     scaled, sizes = _scaled(values)
     return squared_lengths(scaled).sqrt() * sizes
 

@@ -270,6 +270,8 @@ class Run(TorchFunctionMode):
 
     def _by_copies(self, func: Any, parameters: Sequence[Any], args: Any, kwargs: Any) -> Any:
         """What a function without a rule returns, by a copy of each trained parameter for each record."""
+        if not parameters:
+            return self._of_no_record(func, args, kwargs)
         noted = func not in ENTRYWISE and func not in PLACING
         mine = {name: self.owned(value, noted=noted) for name, value in kwargs.items()}
         return self._call(func, tuple(self.owned(value, noted=noted) for value in args), mine)
@@ -332,7 +334,8 @@ class Run(TorchFunctionMode):
 
     def _of_no_record(self, func: Any, args: Any, kwargs: Any) -> Any:
         output = self._call(func, args, kwargs)
-        if self.own_tensors and func in FACTORIES and isinstance(output, Tensor) and self.rows(output) is None:
+        makes_tensors = self.own_tensors and (func in FACTORIES or func in RULES)  # also frozen layers on a constant
+        if makes_tensors and isinstance(output, Tensor) and self.rows(output) is None:
             return self.each(output)
         return output
 
