@@ -86,11 +86,25 @@ def test_a_call_says_which_of_its_tensors_belong_to_records() -> None:
         assert together(lambda *given: NotImplemented, x, common) is NotImplemented
         for tensors in ((x,), (common,), (common, x), (None, common), ()):
             together(whole, x[0], *tensors)
-        return together(lambda given: together(lambda: given[0] + 1, given[0]) if given[1] is None else given[0], x, x)
+        return together(lambda given: given[0], x, x)
 
     x = torch.randn(SIZE, 2)
     assert torch.equal(torch.vmap(one)(x), x)
     assert found == [[0], [None], [None, 0], [None, None], []]
+
+
+def test_a_body_runs_once_also_where_it_fails() -> None:
+    ran: list[int] = []
+
+    def whole(given: Any) -> Tensor:
+        ran.append(1)
+        return together(lambda _: given[0], given[0], given[0])  # there are no records to be seen within
+
+    for tensor in (torch.ones(SIZE, 2), torch.ones(2)):
+        ran.clear()
+        with pytest.raises(RuntimeError, match="a tensor of records"):
+            torch.vmap(lambda x, tensor=tensor: together(whole, x, x if len(tensor) == SIZE else tensor))(torch.ones(SIZE, 2))
+        assert len(ran) == 1
 
 
 @pytest.mark.parametrize("places", [(), (3,), (2, 3)])

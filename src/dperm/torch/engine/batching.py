@@ -34,7 +34,9 @@ def together(body: Callable[..., Any], record: Tensor, *tensors: Tensor | None) 
             return _Together.apply(record)
         try:
             return _Together.apply(*tensors)
-        except _OfNoRecordError:
+        except _OfNoRecordError as error:
+            if error.body is not body:  # of a call within the body, which has run
+                raise
             return _Together.apply(*tensors, record)
     finally:
         _CALLED.reset(token)
@@ -45,7 +47,11 @@ _CALLED: ContextVar[tuple[Callable[..., Any], int]] = ContextVar("_CALLED")
 
 
 class _OfNoRecordError(RuntimeError):
-    """No tensor of a call belongs to records."""
+    """No tensor of the call with this body belongs to records."""
+
+    def __init__(self, body: Callable[..., Any]) -> None:
+        super().__init__("Expected a call under torch.vmap, with a tensor of records.")
+        self.body = body
 
 
 class _Together(torch.autograd.Function):
@@ -53,7 +59,7 @@ class _Together(torch.autograd.Function):
 
     @staticmethod
     def forward(*given: Any) -> Any:
-        raise _OfNoRecordError("Expected a call under torch.vmap, with a tensor of records.")
+        raise _OfNoRecordError(_CALLED.get()[0])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
