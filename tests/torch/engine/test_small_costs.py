@@ -163,6 +163,17 @@ def test_containers_that_were_empty_are_empty_again() -> None:
     assert not (model.plain or model.ordered or model.several or model.each or vars(model.ordered))
 
 
+def test_attributes_of_an_empty_container_are_put_back() -> None:
+    model, note = Keeps(), [1]
+    model.ordered.note = note  # type: ignore[attr-defined]
+    kept = Snapshot([model])
+    note.append(2)
+    vars(model.ordered).update(note=None, more=3)
+    kept.restore()
+    assert vars(model.ordered) == {"note": [1]}
+    assert vars(model.ordered)["note"] is note
+
+
 def test_what_is_empty_now_is_filled_again() -> None:
     model = Keeps()
     model.plain["a"], model.ordered["b"] = 1, 2

@@ -45,7 +45,7 @@ from dperm.torch.engine.put_back import (
 from dperm.torch.tensors.nested import local
 
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size})
-#: types whose empty objects, of which every module has a dozen, are put back all at once; only the second has attributes
+#: types whose empty objects, of which every module has a dozen, are put back all at once; only an OrderedDict has attributes
 _EMPTIED = frozenset({dict, OrderedDict, list, set})
 _COPIED = 1 << 20  # numbers of a tensor
 _LONG = 1000  # entries of a collection that holds a data set's records
@@ -114,8 +114,10 @@ class Snapshot:
             seen.add(id(item))
             if kind in _EMPTIED and not item:
                 empty.append(item)
-                if kind is OrderedDict:
+                if kind is OrderedDict and vars(item):
                     waiting.extend(self._attributes(item))
+                elif kind is OrderedDict:
+                    empty.append(vars(item))
             else:
                 self._alive.append(item)
                 waiting.extend(self._visit(item))
