@@ -17,7 +17,7 @@ from dperm.torch.engine.model_state import Snapshot
 from dperm.torch.engine.rules.embedding import embedding
 from dperm.torch.engine.rules.linear import linear
 from dperm.torch.engine.rules.norm import layer_norm
-from helpers.oracle import assert_exact, half_squares
+from helpers.oracle import assert_exact, by_autograd, half_squares
 
 SIZE, WIDTH = 4, 6
 
@@ -54,6 +54,16 @@ def test_only_layers_that_are_trained_are_tapped(trained: str, rule: Any) -> Non
     objective = assert_exact(PartlyFrozen(trained).double(), tokens, targets(), vmapped=False)
     assert set(objective.engine.rules) == {rule}
     assert objective.one_by_one is None
+
+
+@pytest.mark.parametrize("trained", ["words", "first", "norm", "last"])
+def test_frozen_layers_in_one_ordinary_run(trained: str) -> None:
+    tokens = torch.randint(0, 7, (SIZE, 5), generator=torch.Generator().manual_seed(1))
+    model = PartlyFrozen(trained).double()
+    expected = by_autograd(model, half_squares, tokens, targets(), SIZE)
+    found = ModuleObjective(model, half_squares, independence="tested").evaluate(tokens, targets())
+    assert torch.allclose(found.norms, expected.norm(dim=1), rtol=1e-10)
+    assert torch.allclose(found.weighted_sum(targets()), targets() @ expected, rtol=1e-10)
 
 
 def test_a_frozen_layer_on_a_constant_may_be_written_into() -> None:
