@@ -5,8 +5,9 @@ they are), `by_record` runs records in step or alone, `batching` reaches the num
 `special_functions` handles calls that read, draw or look around, `rules` those whose per-example gradients have a cheap form
 (`gradient_forms`), and `derived` those of parameters alone. `checkpoints` computes parts of a model again on the way back, for
 which `watch` finds what they are given. `branches` and `randomness` handle values that Python reads and random draws;
-`model_state` puts back what a pass changed; `gradient_pass` is the result. `ordinary_losses` calls the model and the loss and has
-second derivatives. `whole_batch` is for models whose independence is only tested (`dperm.torch.independence`).
+`model_state` puts back what a pass changed, each kind of thing by `put_back`; `gradient_pass` is the result. `ordinary_losses`
+calls the model and the loss and has second derivatives. `whole_batch` is for models whose independence is only tested
+(`dperm.torch.independence`).
 """
 
 from dperm.torch.engine import rules

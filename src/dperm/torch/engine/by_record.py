@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dperm.torch.engine.batching import together
 from dperm.torch.engine.checkpoints import run_part
-from dperm.torch.engine.known_functions import CHECKPOINTING, inplace_argument, written_by
+from dperm.torch.engine.known_functions import CHECKPOINTING, inplace_argument, module_of, written_by
 from dperm.torch.engine.randomness import draws_by_name
 from dperm.torch.engine.tracing import OutsideError, Run
 
@@ -105,9 +105,19 @@ class InStep(_ByRecord):
 
         return together(whole, self.record, *tensors)
 
+    def together_unless_common(self, body: Callable[[Tensor], Tensor], tensor: Tensor) -> Any:
+        size = self.tape.size
+
+        def whole(found: tuple[Tensor, int | None]) -> Any:  # one way in says where the records are, and has their numbers
+            numbers, axis = found
+            return NotImplemented if axis is None and not numbers.requires_grad else body(_records_first(numbers, axis, size))
+
+        return together(whole, self.record, tensor)
+
     def _special(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if any(generator.initial_seed() != seed for generator, seed in self.draws.seeded):  # what is drawn would hang on places
-            raise OutsideError("The model seeds torch's generator.")
+        for generator, seed in self.draws.seeded:
+            if generator.initial_seed() != seed:  # what is drawn would hang on places
+                raise OutsideError("The model seeds torch's generator.")
         _see_one_record(func, args, kwargs)
         return super()._special(func, args, kwargs)
 
@@ -118,13 +128,18 @@ class InStep(_ByRecord):
     def rows(self, tensor: Tensor) -> Tensor | None:
         found: list[Tensor | None] = []
 
-        def look(given: tuple[Tensor, int | None]) -> Tensor:
+        def look(given: tuple[Tensor, int | None]) -> None:
             numbers, axis = given
             found.append(None if axis is None else numbers.detach().movedim(axis, 0))
-            return torch.zeros(self.tape.size)
 
         together(look, self.record, tensor)
         return found[0]
+
+    def belonging(self, tensors: Sequence[Tensor]) -> list[bool]:
+        found: list[bool] = []
+        if tensors:
+            together(lambda *given: found.extend(axis is not None for _, axis in given), self.record, *tensors)
+        return found
 
 
 class Alone(_ByRecord):
@@ -148,7 +163,7 @@ class Alone(_ByRecord):
         return tensor.detach()[None]
 
 
-def _records_first(numbers: Tensor | None, axis: int | None, size: int) -> Tensor | None:
+def _records_first(numbers: Any, axis: int | None, size: int) -> Any:
     if numbers is None:
         return None
     return numbers.expand(size, *numbers.shape) if axis is None else numbers.movedim(axis, 0)
@@ -156,7 +171,7 @@ def _records_first(numbers: Tensor | None, axis: int | None, size: int) -> Tenso
 
 def _see_one_record(func: Any, args: Any, kwargs: Any) -> None:
     """OutsideError for a call in which code that neither PyTorch nor dperm wrote would see the numbers of all records."""
-    module = getattr(func, "__module__", None) or ""
+    module = module_of(func)
     if module.startswith("torch._ops.") and module.rpartition(".")[2] not in _OWN_OPERATORS:
         raise OutsideError(
             f"The operator {module.removeprefix('torch._ops.')}::{func.__name__} may have a batching rule of its own."
@@ -166,16 +181,26 @@ def _see_one_record(func: Any, args: Any, kwargs: Any) -> None:
         return
     if owner and not owner.startswith(("torch.", "dperm.")):
         raise OutsideError(f"{args[0].__name__} is a torch.autograd.Function, whose code may see all records.")
-    for value in (*args, *kwargs.values()):
-        for part in value if type(value) in (tuple, list) else (value,):
-            if isinstance(part, Tensor) and type(part) not in _PLAIN:
-                raise OutsideError(f"{func.__name__} is given a {type(part).__name__}, whose code may see all records.")
-            if isinstance(part, FunctionType | MethodType | partial):
-                raise OutsideError(f"{func.__name__} is given a function, whose code may see all records.")
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        kind = type(value)
+        if kind in (tuple, list):
+            for part in value:
+                if type(part) not in _PLAIN:
+                    _refuse_code(func, part)
+        elif kind not in _PLAIN:
+            _refuse_code(func, value)
+
+
+def _refuse_code(func: Any, part: Any) -> None:
+    """OutsideError where a function is given something that has code of its own."""
+    if isinstance(part, Tensor):
+        raise OutsideError(f"{func.__name__} is given a {type(part).__name__}, whose code may see all records.")
+    if isinstance(part, FunctionType | MethodType | partial):
+        raise OutsideError(f"{func.__name__} is given a function, whose code may see all records.")
 
 
 _OWN_OPERATORS = ("aten", "prims", "torchvision", "profiler")
-_PLAIN = (Tensor, nn.Parameter, nn.Buffer)
+_PLAIN = frozenset({Tensor, nn.Parameter, nn.Buffer, int, float, bool, str, type(None), torch.dtype, torch.device, slice})
 
 
 def _drops_nothing(func: Any, args: Any, kwargs: Any) -> bool:

@@ -317,19 +317,22 @@ def squared_lengths(values: Tensor) -> Tensor:
     """(…,) squared lengths of values (…, n), in double precision; squares below the smallest number of their type are lost."""
     if values.dtype == torch.float64:
         return torch.linalg.vector_norm(values, dim=-1).square() * (1 + values.shape[-1] * torch.finfo(values.dtype).eps)
-    whole = values.shape[-1] // _SQUARES * _SQUARES
-    parts = [values[..., whole:]]
-    if whole:
-        parts.append(values[..., :whole].unflatten(-1, (-1, _SQUARES)))
-    sums = [torch.linalg.vector_norm(part, dim=-1).double().square() for part in parts]
-    total = sums[0] if len(sums) == 1 else sums[0] + sums[1].sum(-1)
+    count = values.shape[-1]
+    whole = count // _SQUARES * _SQUARES
+    if not whole:
+        total = torch.linalg.vector_norm(values, dim=-1).double().square()
+    else:
+        total = torch.linalg.vector_norm(values[..., :whole].unflatten(-1, (-1, _SQUARES)), dim=-1).double().square().sum(-1)
+        if whole < count:
+            total = total + torch.linalg.vector_norm(values[..., whole:], dim=-1).double().square()
     return total * (1 + (_SQUARES + 4) * torch.finfo(values.dtype).eps / 2)
 
 
 def row_lengths(values: Tensor) -> Tensor:
     """(…,) lengths of values (…, n), in double precision, whatever their size."""
     if values.dtype != torch.float64:  # squares of single precision neither overflow nor underflow in double
-        return squared_lengths(values.double()).sqrt()
+        error = values.shape[-1] * torch.finfo(torch.float64).eps
+        return torch.linalg.vector_norm(values, dim=-1, dtype=torch.float64) * (1 + error)
     scaled, sizes = _scaled(values)
     return squared_lengths(scaled).sqrt() * sizes
 

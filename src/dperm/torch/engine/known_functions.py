@@ -45,17 +45,31 @@ FACTORIES = {
 
 def written_by(func: Any, args: Any, kwargs: Any) -> Any:
     """What a function writes into: a tensor, or a list of them; None where it writes into nothing that it is given."""
+    writes, asks, place = _way_of_writing(func)
+    if not writes and asks:
+        writes = bool(kwargs.get("inplace") or (place is not None and len(args) > place and args[place]))
+    if not writes:
+        return None
+    given = (*args, *kwargs.values())
+    return given[0] if given else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _way_of_writing(func: Any) -> tuple[bool, bool, int | None]:
+    """Whether a function always writes into its first argument, whether it may be asked to, and the place of what asks it."""
     name = func.__name__.split(".")[0]
     if name == "__set__":  # an attribute: of its numbers, in other words, or of whether it has a gradient
-        writes = func in _NUMBERS_SET
-    elif name.startswith("__"):
-        writes = name == "__setitem__" or (name.startswith("__i") and name not in ("__int__", "__invert__", "__index__"))
-    else:
-        place = inplace_argument(func)
-        asked = kwargs.get("inplace") or (place is not None and len(args) > place and args[place])
-        writes = name.endswith("_") or bool(asked)
-    given = (*args, *kwargs.values())
-    return given[0] if writes and given else None
+        return func in _NUMBERS_SET, False, None
+    if name.startswith("__"):
+        by_name = name == "__setitem__" or (name.startswith("__i") and name not in ("__int__", "__invert__", "__index__"))
+        return by_name, False, None
+    return name.endswith("_"), True, inplace_argument(func)
+
+
+@functools.lru_cache(maxsize=4096)
+def module_of(func: Any) -> str:
+    """The module that a function says it is of; nothing where it says none."""
+    return getattr(func, "__module__", None) or ""
 
 
 @functools.lru_cache(maxsize=4096)

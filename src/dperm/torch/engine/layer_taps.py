@@ -8,6 +8,7 @@ layer's input are freed with the graph.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -105,10 +106,7 @@ class Tape:
             self._finish(parameter, self._pending.pop(parameter))
         for parameter in list(self._pending):
             self._finish(parameter, self._pending.pop(parameter))
-        squares = torch.zeros(self.size, len(self.flat.groups), dtype=torch.float64, device=losses.device)
-        for group, values in self.squares:
-            squares[:, group] += values
-        squares = squares.to(losses.dtype)
+        squares = _by_group(self.squares, len(self.flat.groups), losses.new_zeros(self.size)).to(losses.dtype)
         # squares below the smallest normal number may be gone, one for each parameter: norms are never understated
         squares += torch.tensor(_tiny(self.flat), dtype=squares.dtype, device=squares.device)
         # a record whose gradient is not finite contributes zero; so does one whose norm overflows
@@ -153,10 +151,26 @@ class _Tap(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         gradient = gradients[0]
-        with torch.autocast(gradient.device.type, enabled=False):
-            # detached: a view of a saved output would hold the graph, and the graph holds this tape
-            ctx.tape.add(ctx.reader(gradient.detach(), *(tensor.detach() for tensor in ctx.saved_tensors)))
+        # detached: a view of a saved output would hold the graph, and the graph holds this tape
+        given = [gradient.detach(), *(tensor.detach() for tensor in ctx.saved_tensors)]
+        device = gradient.device.type
+        if torch.is_autocast_enabled(device):
+            with torch.autocast(device, enabled=False):
+                ctx.tape.add(ctx.reader(*given))
+        else:  # the context takes as long as a product of small layers
+            ctx.tape.add(ctx.reader(*given))
         return gradient, None, None, None, *[None] * ctx.count
+
+
+def _by_group(squares: Iterable[tuple[int, Tensor]], groups: int, nothing: Tensor) -> Tensor:
+    """(b, groups) the sums, in double precision, of values (b,) that each belong to a group; `nothing` (b,) is zero."""
+    by_group: list[list[Tensor]] = [[] for _ in range(groups)]
+    for group, values in squares:
+        by_group[group].append(values)
+    total = torch.zeros(len(nothing), groups, dtype=torch.float64, device=nothing.device)
+    for row in itertools.zip_longest(*by_group, fillvalue=nothing):  # one value of each group at a time
+        total += torch.stack([values.double() for values in row] if len({each.dtype for each in row}) > 1 else row, dim=1)
+    return total
 
 
 def _tiny(flat: FlatParameters) -> list[float]:

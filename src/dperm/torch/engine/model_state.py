@@ -8,7 +8,6 @@ import contextvars
 import ctypes
 import functools
 import io
-import itertools
 import queue
 import random
 import sys
@@ -24,9 +23,32 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from dperm.torch.data.dataset_generators import is_filled
+from dperm.torch.engine.put_back import (
+    CODE,
+    UNSET,
+    array_back,
+    bytes_back,
+    cache_back,
+    cell_back,
+    class_back,
+    dict_back,
+    kind_of_dict,
+    leaf_back,
+    list_back,
+    names_back,
+    of_every_class,
+    set_back,
+    slots_back,
+    tensor_back,
+    variable_back,
+)
 from dperm.torch.tensors.nested import local
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size})
+#: types whose empty objects, of which every module has a dozen, are put back all at once; only an OrderedDict has attributes
+_BACK_OF_EMPTY: dict[type, Callable[[Any, Any], None]] = {dict: dict_back, OrderedDict: dict_back, list: list_back, set: set_back}
+#: how a thing is put back, the thing, and what it held
+Entry = tuple[Callable[[Any, Any], None], Any, Any]
 _COPIED = 1 << 20  # numbers of a tensor
 _LONG = 1000  # entries of a collection that holds a data set's records
 _MOST = 200_000  # objects: what hangs on a function may be anything
@@ -52,10 +74,6 @@ _UNCALLED = frozenset(
 )  # fmt: skip
 #: whose states are put back by themselves
 _GLOBAL_GENERATORS = {id(method.__self__) for method in (random.random, np.random.rand)}
-#: what stands for a name, a cell, a slot or a context variable that has no value; a run may give it one
-UNSET = object()
-#: functions of a class
-_CODE = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
 
 
 class Snapshot:
@@ -75,26 +93,49 @@ class Snapshot:
         #: where the numbers of tensors are that are not put back, and that nobody may write into
         self.left_out: set[int] = set()
         self.uncopied: list[str] = []
-        #: how each thing is put back, the thing, and what it held
-        self.entries: list[tuple[Callable[[Any, Any], None], Any, Any]] = []
+        self._back: list[Entry] = []
+        self._empty: list[Any] = []
         self._ran = ran
         self._without = {id(tensor) for tensor in without}
         self._seen = set[int]()
         #: names that code uses which may be called, and methods that are called when one of them is theirs
         self._names = {"forward"}
         self._methods: dict[str, list[Any]] = {}
-        self.objects: list[Any] = []  # all that was found; identities stay theirs as long as this does
-        waiting = list(roots)
+        self.objects: list[Any] = []  # all that was found and was not empty; identities stay theirs as long as this does
+        waiting, seen, empty = list(roots), self._seen, self._empty
         while waiting:
             item = waiting.pop()
-            if type(item) not in _PLAIN and id(item) not in self._seen:
+            kind = type(item)
+            if kind in _PLAIN or id(item) in seen:
+                continue
+            if len(seen) > _MOST:
+                raise ValueError(
+                    f"Expected a model and a loss that hold at most {_MOST:,} objects, which are put back after each pass: keep "
+                    "data sets and logs elsewhere."
+                )
+            seen.add(id(item))
+            if kind in _BACK_OF_EMPTY and not item:
+                empty.append(item)
+                if kind is OrderedDict and vars(item):
+                    waiting.extend(self._attributes(item))
+                elif kind is OrderedDict:
+                    empty.append(vars(item))
+            else:
+                self.objects.append(item)
                 waiting.extend(self._visit(item))
 
     @torch.no_grad()
     def restore(self) -> None:
         """Put everything back, in place."""
-        for back, item, held in self.entries:
+        for filled in filter(None, self._empty):
+            filled.clear()
+        for back, item, held in self._back:
             back(item, held)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """How each thing is put back, the thing, and what it held; without containers that were empty and still are."""
+        return [*self._back, *((_BACK_OF_EMPTY[type(item)], item, type(item)()) for item in self._empty if item)]
 
     def holds(self, item: Any) -> bool:
         """Whether the object was there, and is put back, or was left out on purpose."""
@@ -102,19 +143,12 @@ class Snapshot:
 
     def _visit(self, item: Any) -> Iterable[Any]:
         """Hold what is kept in `item` itself, and name what hangs on it."""
-        if len(self._seen) > _MOST:
-            raise ValueError(
-                f"Expected a model and a loss that hold at most {_MOST:,} objects, which are put back after each pass: keep data "
-                "sets and logs elsewhere."
-            )
-        self._seen.add(id(item))
-        self.objects.append(item)
         if isinstance(item, Tensor):
             return self._tensor(item)
         if isinstance(item, nn.Module):
             return (*self._attributes(item), type(item))
         if isinstance(item, dict):
-            kind = _kind_of_dict(item)
+            kind = kind_of_dict(item)
             self._hold(dict_back, item, dict(kind.items(item)))
             return (*kind.keys(item), *kind.values(item), *self._attributes(item))
         if isinstance(item, (list, deque)):
@@ -125,12 +159,15 @@ class Snapshot:
         if isinstance(item, set):
             self._hold(set_back, item, set(item))
             return (*item, *self._attributes(item))
+        return self._visit_other(item)
+
+    def _visit_other(self, item: Any) -> Iterable[Any]:
         if isinstance(item, np.ndarray):
             if item.flags.writeable:
                 self._hold(array_back, item, item.copy())
             return item.flat if item.dtype.hasobject else ()
         if isinstance(item, (array.array, bytearray)):
-            self._hold(_bytes_back, item, item[:])
+            self._hold(bytes_back, item, item[:])
             return ()
         if isinstance(item, (types.FunctionType, types.MethodType, functools.partial)):
             return self._function(item)
@@ -139,13 +176,13 @@ class Snapshot:
         if isinstance(item, types.BuiltinMethodType):
             return (item.__self__,)
         if isinstance(item, _CACHED):
-            self._hold(_cache_back, item, None)
+            self._hold(cache_back, item, None)
             return (item.__wrapped__,)
         if isinstance(item, type):
             return self._class(item)
         if isinstance(item, contextvars.ContextVar):
             value = item.get(UNSET)
-            self._hold(_variable_back, item, value)
+            self._hold(variable_back, item, value)
             return (value,)
         if id(item) in _GLOBAL_GENERATORS:
             return ()
@@ -159,14 +196,14 @@ class Snapshot:
         return (*self._attributes(item), type(item))
 
     def _hold(self, back: Callable[[Any, Any], None], item: Any, held: Any) -> None:
-        self.entries.append((back, item, held))
+        self._back.append((back, item, held))
 
     def _tensor(self, tensor: Tensor) -> Iterable[Any]:
         named = vars(tensor)
         self._hold(dict_back, named, dict(named))
         gradient = tensor.grad if tensor.is_leaf else None
         if tensor.is_leaf:
-            self._hold(_leaf_back, tensor, (tensor.requires_grad, gradient))
+            self._hold(leaf_back, tensor, (tensor.requires_grad, gradient))
         if id(tensor) in self._without:
             if gradient is not None:  # a noisy one, as large as the model: nobody writes into it, so that it needs no copy
                 self.left_out.add(local(gradient).untyped_storage().data_ptr())
@@ -183,10 +220,15 @@ class Snapshot:
         named: Any = getattr(item, "__dict__", None)
         held: dict[str, Any] = {}
         if isinstance(named, dict):
-            self._hold(dict_back, named, dict(named))
-            held.update(named)
-        if slots := {name: getattr(item, name, UNSET) for name in _slots(type(item))}:
-            self._hold(slots_back, item, slots)
+            if not named and type(named) is dict:
+                self._empty.append(named)
+            else:
+                held = dict(named)
+                self._hold(dict_back, named, held)
+        if not (names := _slots(type(item))):
+            return held.values()
+        slots = {name: getattr(item, name, UNSET) for name in names}
+        self._hold(slots_back, item, slots)
         return (*held.values(), *slots.values())
 
     def _dataset(self, item: Any) -> Iterable[Any]:
@@ -237,11 +279,11 @@ class Snapshot:
         hanging: list[Any] = []
         for each in kind.__mro__:
             if not is_library(each.__module__):
-                held = {name: value for name, value in vars(each).items() if not _of_every_class(name, value)}
+                held = {name: value for name, value in vars(each).items() if not of_every_class(name, value)}
                 self._hold(class_back, each, held)
                 hanging += held.values()
                 for name, value in vars(each).items():
-                    if isinstance(value, _CODE):
+                    if isinstance(value, CODE):
                         if name in self._names or (name not in _UNCALLED and name.startswith("__")):
                             hanging.append(value)
                         else:
@@ -276,12 +318,6 @@ def _slots(kind: type) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _of_every_class(name: str, value: Any) -> bool:
-    return (name.startswith("__") and name.endswith("__")) or isinstance(
-        value, (*_CODE, types.MemberDescriptorType, types.GetSetDescriptorType)
-    )
-
-
 def _behind(item: Any) -> Iterable[Any]:
     """The functions that a class calls by this attribute."""
     if isinstance(item, property):
@@ -294,113 +330,3 @@ def _names(code: types.CodeType) -> frozenset[str]:
     """The global names and attributes that a function's code uses, and that of functions within it."""
     inner = [_names(part) for part in code.co_consts if isinstance(part, types.CodeType)]
     return frozenset(code.co_names).union(*inner)
-
-
-# How each kind of thing is put back
-
-
-def tensor_back(tensor: Tensor, held: Tensor) -> None:
-    if tensor.shape != held.shape or tensor.dtype != held.dtype:
-        tensor.data = held.clone()
-    elif not same(tensor, held):
-        tensor.copy_(held)
-
-
-def _leaf_back(tensor: Tensor, held: tuple[bool, Tensor | None]) -> None:
-    trains, gradient = held
-    if tensor.requires_grad != trains:
-        tensor.requires_grad_(trains)
-    if tensor.grad is not gradient:
-        tensor.grad = gradient
-
-
-def _variable_back(item: Any, held: Any) -> None:
-    if held is not UNSET and item.get(UNSET) is not held:
-        item.set(held)
-
-
-def _bytes_back(item: Any, held: Any) -> None:
-    item[:] = held
-
-
-def array_back(array: Any, held: Any) -> None:
-    array.setflags(write=True)
-    if array.shape != held.shape:
-        array.resize(held.shape, refcheck=False)
-    array[...] = held
-
-
-def dict_back(item: dict[Any, Any], held: dict[Any, Any]) -> None:
-    if not held and not item:
-        return
-    kind = _kind_of_dict(item)
-    now = itertools.chain.from_iterable(kind.items(item))
-    if kind.__len__(item) != len(held) or any(a is not b for a, b in zip(now, itertools.chain(*held.items()), strict=True)):
-        kind.clear(item)
-        kind.update(item, held)
-
-
-def _kind_of_dict(item: dict[Any, Any]) -> type[dict[Any, Any]]:
-    """Whose methods to use, whatever a subclass makes of them."""
-    return OrderedDict if isinstance(item, OrderedDict) else dict
-
-
-def list_back(item: Any, held: list[Any]) -> None:
-    if len(item) != len(held) or any(a is not b for a, b in zip(item, held, strict=True)):
-        item.clear()
-        item.extend(held)
-
-
-def set_back(item: set[Any], held: set[Any]) -> None:
-    if item != held:
-        item.clear()
-        item.update(held)
-
-
-def slots_back(item: Any, held: dict[str, Any]) -> None:
-    for name, value in held.items():
-        now = getattr(item, name, UNSET)
-        if now is not value and value is UNSET:
-            object.__delattr__(item, name)
-        elif now is not value:
-            object.__setattr__(item, name, value)
-
-
-def _cache_back(function: Any, held: None) -> None:
-    """What it remembers cannot be put back, and is found out again."""
-    function.cache_clear()
-
-
-def cell_back(cell: types.CellType, held: Any) -> None:
-    if held is not UNSET:
-        cell.cell_contents = held
-    elif is_filled(cell):
-        del cell.cell_contents
-
-
-def names_back(named: dict[str, Any], held: dict[str, Any]) -> None:
-    for name, value in held.items():
-        now = named.get(name, UNSET)
-        if now is value:
-            continue
-        if value is not UNSET:
-            named[name] = value
-        elif not isinstance(now, types.ModuleType):  # a package names its modules once, when they are first imported
-            del named[name]
-
-
-def class_back(kind: type, held: dict[str, Any]) -> None:
-    now = {name for name, value in vars(kind).items() if not _of_every_class(name, value)}
-    for name in now - held.keys():
-        delattr(kind, name)
-    for name, value in held.items():
-        if vars(kind).get(name) is not value:
-            setattr(kind, name, value)
-
-
-def same(first: Tensor, second: Tensor) -> bool:
-    if first.is_quantized:
-        return torch.equal(first.dequantize(), second.dequantize())
-    if first.layout is not torch.strided or first.is_nested:
-        return False
-    return torch.equal(first, second)

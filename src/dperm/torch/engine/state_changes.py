@@ -13,8 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dperm.torch.engine import model_state as state
-from dperm.torch.engine.model_state import INSTALLED, UNSET, Snapshot, is_library
+from dperm.torch.data.dataset_generators import is_filled
+from dperm.torch.engine import put_back as state
+from dperm.torch.engine.model_state import INSTALLED, Snapshot, is_library
+from dperm.torch.engine.put_back import UNSET
 
 _PLAIN = (bool, int, float, complex, str, bytes)
 #: what is changed in place, and has a name by whoever holds it
@@ -172,7 +174,7 @@ def _equal(item: Tensor, held: Tensor) -> bool:
 
 
 def _cell(names: _Names, item: types.CellType, held: Any) -> Iterator[str]:
-    now = item.cell_contents if state.is_filled(item) else UNSET
+    now = item.cell_contents if is_filled(item) else UNSET
     if _differ(held, now) and (found := names.function_of(item)) is not None:
         yield f"{found[1]} of {found[0]}"
 

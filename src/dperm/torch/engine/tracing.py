@@ -18,6 +18,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -25,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from dperm.torch.engine.branches import Branch
 from dperm.torch.engine.derived import Derived, way_back
 from dperm.torch.engine.gradient_forms import Dense
-from dperm.torch.engine.known_functions import CHECKPOINTING, ENTRYWISE, FACTORIES, PLACING, is_property, written_by
+from dperm.torch.engine.known_functions import CHECKPOINTING, ENTRYWISE, FACTORIES, PLACING, is_property, module_of, written_by
 from dperm.torch.engine.layer_taps import Tape
 from dperm.torch.engine.randomness import Draws, draws_by_name
 from dperm.torch.engine.running import RUNNING
@@ -112,6 +113,10 @@ class Run(TorchFunctionMode):
         For a run that sees a batch, `axes` says which axis counts the batch in each of `tensors`, None where none does, and
         `returned` in each tensor that is returned; the first where nothing is said.
         """
+
+    def together_unless_common(self, body: Callable[[Tensor], Tensor], tensor: Tensor) -> Any:
+        """`body` on the numbers of all records, as `together` gives it; NotImplemented where the tensor is `common`."""
+        return NotImplemented if self.common(tensor) else self.together(body, tensor)
 
     @abstractmethod
     def rows(self, tensor: Tensor) -> Tensor | None:
@@ -222,26 +227,27 @@ class Run(TorchFunctionMode):
         self._made += map(weakref.ref, made)
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if kwargs.get("generator") is not None:
+        if kwargs and kwargs.get("generator") is not None:
             raise RefusedError(
                 "The model draws from a generator of its own, whose numbers records share: draw from torch's global generator, "
                 "without generator=."
             )
-        if getattr(func, "__module__", None) == "torch._ops.quantized" and any(each.requires_grad for each in tensors(args)):
+        if module_of(func) == "torch._ops.quantized" and any(each.requires_grad for each in tensors(args)):
             raise RefusedError(
                 f"The operator quantized::{func.__name__} has no gradient: what is trained before it would stay as it is. Keep "
                 "weights of frozen layers in int8 and multiply them by their scales in forward, or quantise only what comes "
                 "before all that is trained."
             )
-        self._refuse_write(func, written_by(func, args, kwargs))
-        for name in ("out", "running_mean", "running_var"):
+        if (written := written_by(func, args, kwargs)) is not None:
+            self._refuse_write(func, written)
+        for name in _WRITTEN_BY_NAME if kwargs else ():
             self._refuse_write(func, kwargs.get(name))
         output = self._special(func, args, kwargs)
         if output is not NotImplemented:
             return output
-        if not any(map(self._is_parameter, args)) and not any(map(self._is_parameter, kwargs.values())):
-            return self._of_no_record(func, args, kwargs)
-        return self._of_parameters(func, args, kwargs)
+        if any(map(self._is_parameter, args)) or (kwargs and any(map(self._is_parameter, kwargs.values()))):
+            return self._of_parameters(func, args, kwargs)
+        return self._of_no_record(func, args, kwargs)
 
     def _special(self, func: Any, args: Any, kwargs: Any) -> Any:
         special = SPECIAL.get(func)
@@ -264,6 +270,8 @@ class Run(TorchFunctionMode):
 
     def _by_copies(self, func: Any, parameters: Sequence[Any], args: Any, kwargs: Any) -> Any:
         """What a function without a rule returns, by a copy of each trained parameter for each record."""
+        if not parameters:
+            return self._of_no_record(func, args, kwargs)
         noted = func not in ENTRYWISE and func not in PLACING
         mine = {name: self.owned(value, noted=noted) for name, value in kwargs.items()}
         return self._call(func, tuple(self.owned(value, noted=noted) for value in args), mine)
@@ -296,9 +304,14 @@ class Run(TorchFunctionMode):
         return output
 
     def _is_parameter(self, value: Any) -> bool:
-        if isinstance(value, nn.Parameter) or (isinstance(value, Tensor) and id(value) in self.tape.derived):
-            return True
-        return type(value) in (tuple, list) and any(map(self._is_parameter, value))
+        kind = type(value)
+        if kind is Tensor:  # asked first: whether something is an nn.Parameter is found out in Python, at each call
+            return id(value) in self.tape.derived
+        if kind in _NO_TENSORS:
+            return False
+        if kind in (tuple, list):
+            return any(map(self._is_parameter, value))
+        return isinstance(value, nn.Parameter) or (isinstance(value, Tensor) and id(value) in self.tape.derived)
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
         return func(*args, **kwargs)
@@ -321,7 +334,8 @@ class Run(TorchFunctionMode):
 
     def _of_no_record(self, func: Any, args: Any, kwargs: Any) -> Any:
         output = self._call(func, args, kwargs)
-        if self.own_tensors and func in FACTORIES and isinstance(output, Tensor) and self.rows(output) is None:
+        makes_tensors = self.own_tensors and (func in FACTORIES or func in RULES)  # also frozen layers on a constant
+        if makes_tensors and isinstance(output, Tensor) and self.rows(output) is None:
             return self.each(output)
         return output
 
@@ -336,10 +350,20 @@ class Run(TorchFunctionMode):
     def kept(self, besides: Iterable[Tensor]) -> list[weakref.ref[Tensor]]:
         """Tensors of records, made in this run, that somebody still holds, `besides` those."""
         known = {id(tensor) for tensor in besides} | {id(copy) for copy in self._copies.values()}
-        pairs = ((made, made()) for made in self._made)
-        return [
-            made for made, tensor in pairs if tensor is not None and id(tensor) not in known and self.rows(tensor) is not None
-        ]
+        held = [(made, tensor) for made in self._made if (tensor := made()) is not None and id(tensor) not in known]
+        belong = self.belonging([tensor for _, tensor in held])
+        return [made for (made, _), belongs in zip(held, belong, strict=True) if belongs]
+
+    def belonging(self, tensors: Sequence[Tensor]) -> list[bool]:
+        """Whether each of these tensors belongs to records."""
+        return [self.rows(tensor) is not None for tensor in tensors]
+
+
+#: names of arguments that functions write into
+_WRITTEN_BY_NAME = ("out", "running_mean", "running_var")
+
+#: types of most other arguments, that are no tensors and hold none
+_NO_TENSORS = frozenset({int, float, bool, str, type(None), slice, type(...), torch.dtype, torch.device, torch.Size})
 
 
 def _flat(values: Iterable[Any]) -> list[Any]:

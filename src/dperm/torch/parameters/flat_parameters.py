@@ -106,10 +106,13 @@ class FlatParameters:
         return self._buffer
 
     def _attached(self, buffer: Tensor) -> bool:
-        return all(
-            parameter.data_ptr() == part.data_ptr() and parameter.is_contiguous()
-            for parameter, part in zip(self.parameters, self.parts(buffer), strict=True)
-        )
+        place, each = buffer.data_ptr(), buffer.element_size()
+        for parameter, shape in zip(self.parameters, self.shapes, strict=True):
+            numbers = shape.numel()
+            if numbers and (parameter.data_ptr() != place or not parameter.is_contiguous()):  # without numbers, it is nowhere
+                return False
+            place += numbers * each
+        return True
 
     def parts(self, flat: Tensor) -> Iterator[Tensor]:
         """Views of a flat vector (p,) in the parameters' shapes."""

@@ -27,7 +27,7 @@ def embedding(
     sparse: bool = False,
 ) -> Any:
     _refuse_counts(max_norm, scale_grad_by_freq)
-    if not run.constant(weight):
+    if not run.constant(weight) or not run.learned(weight):
         return NotImplemented
     padding = padding_idx if padding_idx is None or padding_idx >= 0 else padding_idx + len(weight)
     return run.together(lambda indices: _looked_up(run, indices, weight, padding), input)

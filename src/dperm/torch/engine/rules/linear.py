@@ -5,6 +5,7 @@ Row i of a product of a matrix and a constant depends on row i of the matrix alo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,31 +18,31 @@ from dperm.torch.engine.tracing import Run, detached, rule_for
 
 @rule_for(F.linear)
 def linear(run: Run, input: Tensor, weight: Any, bias: Any = None) -> Any:
-    if not run.constant(weight, bias) or _is_common(run, input, weight, bias):
-        return NotImplemented
-    return run.together(lambda x: affine(run, x, weight, bias), input)
+    return _of_records(run, lambda x: affine(run, x, weight, bias), input, weight, bias)
 
 
 @rule_for(torch.addmm, Tensor.addmm)
 def addmm(run: Run, bias: Any, input: Tensor, weight: Any, *, beta: float = 1, alpha: float = 1) -> Any:
     """bias + xW, as in Hugging Face's Conv1D, which keeps W as (inputs, outputs)."""
-    if not run.constant(weight, bias) or _is_common(run, input, weight, bias):
-        return NotImplemented
     if (beta, alpha) != (1, 1) or bias.dim() != 1:
         return NotImplemented
-    return run.together(lambda x: affine(run, x, weight, bias, turned=True), input)
+    return _of_records(run, lambda x: affine(run, x, weight, bias, turned=True), input, weight, bias)
 
 
 @rule_for(torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm)
 def matmul(run: Run, input: Tensor, weight: Any) -> Any:
-    if not run.constant(weight) or weight.dim() != 2 or _is_common(run, input, weight):
+    if not run.learned(weight) or weight.dim() != 2:
         return NotImplemented
-    return run.together(lambda x: affine(run, x, weight, None, turned=True), input)
+    return _of_records(run, lambda x: affine(run, x, weight, None, turned=True), input, weight)
 
 
-def _is_common(run: Run, input: Tensor, *parameters: Any) -> bool:
-    """Whether no record is in it, so that it is a function of parameters alone."""
-    return run.trains(input) or (bool(run.learned(*parameters)) and run.common(input))
+def _of_records(run: Run, body: Callable[[Tensor], Tensor], input: Tensor, *parameters: Any) -> Any:
+    """The layer on the numbers of all records. NotImplemented where no parameter is trained, so that there is nothing to tap,
+    where one of them is a tensor of another kind, and where no record is in the input: the output is a function of parameters
+    alone then."""
+    if not run.learned(*parameters) or not run.constant(*parameters) or run.trains(input):
+        return NotImplemented
+    return run.together_unless_common(body, input)
 
 
 def affine(run: Run, x: Tensor, weight: Any, bias: Any, *, turned: bool = False) -> Tensor:

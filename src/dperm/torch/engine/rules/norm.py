@@ -36,6 +36,8 @@ def _last_axes(
     if not run.constant(weight, bias) or run.trains(input) or (weight is bias and run.trains(weight)):
         return NotImplemented
     learned = run.learned(weight, bias)
+    if not learned:  # there is nothing to tap
+        return NotImplemented
 
     def body(x: Tensor) -> Tensor:
         def read(gradient: Tensor, saved: Tensor) -> Iterator[tuple[nn.Parameter, Form]]:
@@ -44,7 +46,7 @@ def _last_axes(
                 yield parameter, Dense(values.reshape(len(values), -1, *values.shape[values.dim() - axes :]).sum(1))
 
         output = normalise(x, detached(weight), detached(bias))
-        return run.tape.tap(output, learned, read, (x,)) if learned else output
+        return run.tape.tap(output, learned, read, (x,))
 
     return run.together(body, input)
 
