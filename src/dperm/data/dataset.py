@@ -15,10 +15,10 @@ from scipy import sparse
 from dperm import _validate as check
 from dperm._column import column
 from dperm._json import on_one_line
-from dperm.data.schema.columns import TargetRange
 from dperm.data.schema.encoder import SchemaEncoder
 from dperm.data.schema.entries import SchemaError
 from dperm.data.schema.privacy_units import row_units
+from dperm.data.schema.ranges import TargetRange
 from dperm.data.schema.schema import Schema
 from dperm.data.survey import Survey, share
 from dperm.data.untrusted_files import DataError

@@ -21,8 +21,8 @@ from dperm.data.file_reader import (
     refuse_unreadable,
 )
 from dperm.data.readers.numpy_files import is_floating
-from dperm.data.schema.columns import TargetRange
 from dperm.data.schema.entries import ReadTable, SchemaError
+from dperm.data.schema.ranges import TargetRange
 from dperm.data.schema.schema import Schema
 from dperm.data.schema.schema_file import ENTRY_OPTIONS
 from dperm.data.schema_search.proposing import propose

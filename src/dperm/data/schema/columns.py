@@ -1,5 +1,5 @@
 """Columns of a table, the parts of dates among them, and the features that they become: by public facts alone, each value by
-itself. The range of a regression target is here, too."""
+itself."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 import math
 from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from dperm._types import Array
 from dperm.data.schema.entries import as_numbers, is_number, numbers, texts
 from dperm.data.schema.moments import ISO
+from dperm.data.schema.ranges import checked_range
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,10 +35,10 @@ _PARTS = ("year", "month", "weekday", "hour")
 _USUAL_PARTS = _PARTS[:3]
 _MISSING = -2  # in place of a category
 _SCALES = ("linear", "log", "cyclic")
+MEASURES = ("amount", "count")  # what a target that is a number may be
 _DECADES = 1000.0  # a range that spans as much is logarithmic where nothing is said of it
 OTHER = "(other)"
 _FEWEST, _MOST = 3, 200  # knots
-_FARTHEST = 1e150  # ends of ranges: what is computed of them stays within doubles
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,9 @@ class Column:
     counts as missing. `format` of dates, as `strptime` has it ("": ISO 8601), and the `parts` that they become: the "year" with
     its fraction, "month" and "hour" as cycles, "weekday".
     `read`: entries that stand for something else, for a number, a category, a label, or, None, for a missing value. `note` is for
-    the people who edit the schema.
+    the people who edit the schema. `range` of a label: that of a target that is a number, which the schema then holds as its
+    `target_range`. `measure` of such a label: an "amount", or a "count" (of visits, of days), which by default is modelled by its
+    logarithm. "": an amount.
     """
 
     name: str
@@ -87,6 +90,7 @@ class Column:
     format: str = ""
     parts: tuple[str, ...] = ()
     read: Mapping[str, str | float | None] = field(default_factory=dict[str, "str | float | None"])
+    measure: Literal["", "amount", "count"] = ""
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -112,6 +116,15 @@ class Column:
             raise SchemaError(f"Expected a note of text for {self.name!r}, got {self.note!r}.")
         if self.type == "number":
             object.__setattr__(self, "range", checked_range(self.range, f"column {self.name!r}"))
+        if self.type == "label" and self.categories:
+            raise SchemaError(f"Expected no categories of the target {self.name!r}: its labels are the schema's classes.")
+        if self.type == "label" and self.range is not None:
+            object.__setattr__(self, "range", checked_range(self.range, f"the target {self.name!r}"))
+        if self.measure not in ("", *MEASURES) or (self.measure and self.type != "label"):
+            raise SchemaError(
+                f"Expected measure of {' or '.join(MEASURES)}, of a target that is a number, got {self.measure!r} for "
+                f"{self.name!r}."
+            )
         if self.type == "category" and len(set(self.categories)) != max(1, len(self.categories)):
             raise SchemaError(f"Expected distinct categories for column {self.name!r}, got {list(self.categories)!r}.")
         if self.other and OTHER in self.categories:
@@ -335,21 +348,6 @@ def _add_hats(table: NDArray[np.float32], places: Array, count: int, *, cyclic: 
     table[rows, (lower + 1) % count] += share.astype(np.float32)
 
 
-def checked_range(value: Any, what: str) -> tuple[float, float]:
-    """SchemaError for anything but two finite numbers in order."""
-    try:
-        if isinstance(value, str) or any(isinstance(end, str | bool) for end in value):
-            raise TypeError
-        low, high = (float(end) for end in value)
-    except (TypeError, ValueError, OverflowError):
-        raise SchemaError(f"Expected range [low, high] of numbers, without quotes, for {what}, got {value!r}.") from None
-    if not abs(low) + abs(high) <= _FARTHEST:
-        raise SchemaError(f"Expected a finite range for {what}, up to {_FARTHEST:g}, got {value!r}.")
-    if not low < high:
-        raise SchemaError(f"Expected range [low, high] with low < high for {what}, got {value!r}.")
-    return low, high
-
-
 def _codes(values: pd.Series[Any], column: Column, *, lenient: bool) -> NDArray[np.int64]:
     """Index of each value's category, one more for others where there may be some; −1 where it is unknown, −2 where missing."""
     import pandas as pd
@@ -366,23 +364,6 @@ def _codes(values: pd.Series[Any], column: Column, *, lenient: bool) -> NDArray[
             f"Expected column {column.name!r} to hold one of its {len(categories)} categories, got {text[unknown].iloc[0]!r}."
         )
     return codes
-
-
-class TargetRange(NamedTuple):
-    """[low, high], low < high. In JSON a list of both."""
-
-    low: float
-    high: float
-
-    def scaled(self, targets: Any) -> Array:
-        """Targets (n,) in [low, high] on [−1, 1]; those outside are clipped."""
-        half = self.high / 2 - self.low / 2
-        return np.clip((np.asarray(targets, dtype=np.float64) - (self.low + half)) / half, -1.0, 1.0)
-
-    def restored(self, answers: Any) -> Array:
-        """Predictions (n,) on [−1, 1] in the target's units; nothing is clipped."""
-        half = self.high / 2 - self.low / 2
-        return self.low + half + np.asarray(answers, dtype=np.float64) * half
 
 
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")

@@ -55,7 +55,7 @@ def given_by(data: Mapping[str, Any]) -> dict[str, Any]:
     if odd := sorted(set(data.get("format", {})) - FORMAT):
         raise SchemaError(f"Expected the entries {sorted(FORMAT)} in a format, got {odd[:3]}.")
     if lost := [name for name in ("name", "target", "columns") if name not in data]:
-        raise SchemaError(f"A schema needs name, target, columns and classes or target_range, got no {lost[0]}.")
+        raise SchemaError(f"A schema needs name, target, columns and classes or a range in the target's row, got no {lost[0]}.")
     given = {name: data[name] for name in ENTRIES if name in data}
     return given | {"columns": tuple(_column(item) for item in data["columns"]), "classes": tuple(data.get("classes", ()))}
 

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm.data.schema.columns import Column, TargetRange
+from dperm.data.schema.columns import Column
 from dperm.data.schema.entries import SchemaError, as_numbers, as_table, texts
 from dperm.data.schema.moments import ISO, moments
 from dperm.data.schema.privacy_units import row_units
+from dperm.data.schema.ranges import TargetRange
 from dperm.data.schema.schema import Schema
 
 if TYPE_CHECKING:
