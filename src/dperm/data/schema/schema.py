@@ -104,8 +104,8 @@ class Schema:
         if label.range is not None:
             if self.classes:
                 raise SchemaError(
-                    f"Expected a range of the target {self.target!r}, of a regression, or classes, its labels, got both: take one "
-                    "out."
+                    f"Expected a range of the target {self.target!r}, of a regression, or classes, its labels, got both: take "
+                    "one out."
                 )
             if given is not None and tuple(given) != label.range:
                 raise SchemaError(
