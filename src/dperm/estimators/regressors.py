@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,9 @@ class PrivateLinearRegressor(RegressorMixin, PrivateLinearModel):
 
     target_bound: float = 1.0
     target_range: tuple[float, float] | None = None
+
+    #: whether targets are counts, whose logarithm is linear: they are neither centred nor scaled
+    counts: ClassVar[bool] = False
 
     def _ends(self) -> tuple[float, float]:
         """The least and the greatest target. ValueError for a range that is none, and for one beside a bound."""
@@ -255,6 +258,8 @@ class DPPoissonRegressor(WithMechanism, PrivateLinearRegressor):
 
     radius: float = 2.0
     target_bound: float = 10.0
+
+    counts = True
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -11,7 +11,9 @@ from dperm._types import Array
 from dperm.data import Column, Schema
 from dperm.data.schema.column_pairs import Pair
 from dperm.data.schema.columns import OTHER, Encoding
+from dperm.data.schema.ranges import CountRange
 from dperm.objectives import Logistic
+from dperm.objectives.targets import Log
 from dperm.report.figures import effects_figure
 from dperm.report.page import rendered
 from dperm.report.refits import Refits
@@ -130,12 +132,14 @@ def effects_page(
     classes: list[Any] = list(getattr(model, "classes_", ()))
     loss = model.objective_.loss
     score = "log-odds" if (isinstance(loss.plain, Logistic) and not loss.margin) or loss.outputs > 1 else "scores"
-    what = f"{score} of {classes[-1] if label is None else label}" if classes else schema.target
+    amount = f"logarithm of {schema.target}" if isinstance(loss.plain.link, Log) else schema.target
+    what = f"{score} of {classes[-1] if label is None else label}" if classes else amount
+    scaled = schema.target_range is not None and not isinstance(schema.target_range, CountRange)
     return rendered(
         "effects.html",
         title=schema.title or schema.name,
         what=what,
-        range=schema.target_range,
+        range=schema.target_range if scaled else None,
         figure=effects_figure(found[:_MOST_DRAWN], private=refits is not None),
         drawn=min(len(found), _MOST_DRAWN),
         found=found,

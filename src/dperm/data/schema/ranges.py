@@ -33,6 +33,11 @@ class TargetRange(NamedTuple):
     low: float
     high: float
 
+    @property
+    def centred(self) -> TargetRange:
+        """The same ends, by which models of amounts see targets."""
+        return TargetRange(*self)
+
     def scaled(self, targets: Any) -> Array:
         """Targets (n,) in [low, high] on [−1, 1]; those outside are clipped."""
         half = self.high / 2 - self.low / 2
@@ -45,7 +50,8 @@ class TargetRange(NamedTuple):
 
 
 class CountRange(TargetRange):
-    """The range of counts, 0 ≤ low: models of counts know them as they are, for the logarithm of a count has no other origin."""
+    """The range of counts, 0 ≤ low: a `Dataset` hands them to models as they are, for the logarithm of a count has no other
+    origin. A regression of amounts is given the range itself: `target_range=(low, high)`."""
 
     def scaled(self, targets: Any) -> Array:
         """Counts (n,); those outside are clipped."""
