@@ -14,7 +14,8 @@ from dperm import _validate as check
 from dperm._files import read_bounded
 from dperm._json import unique_names
 from dperm.data.schema.column_pairs import Pair, admit_pairs
-from dperm.data.schema.columns import OTHER, Column, Encoding, date_parts
+from dperm.data.schema.columns import OTHER, Column, Encoding
+from dperm.data.schema.date_parts import date_parts
 from dperm.data.schema.entries import SchemaError, is_number
 from dperm.data.schema.ranges import CountRange, TargetRange, checked_range
 from dperm.data.schema.schema_file import as_text, given_by
@@ -89,7 +90,7 @@ class Schema:
             raise SchemaError(
                 f"Expected max_rows_per_unit to be a whole number from 1 to {_MOST_ROWS:,}, got {self.max_rows_per_unit!r}."
             )
-        if self.unit and any(column.name == self.unit and column.type != "ignore" for column in self.columns):
+        if self.unit and any(column.source == self.unit and column.type != "ignore" for column in self.columns):
             raise SchemaError(
                 f"Expected the unit {self.unit!r} to be no feature and no target: give it the type ignore, or leave it out."
             )
@@ -147,6 +148,11 @@ class Schema:
     def feature_columns(self) -> list[Column]:
         """Those that features are made of, in order."""
         return [column for column in self.columns if column.is_feature]
+
+    def table_columns(self, *, features: bool = False) -> list[str]:
+        """The columns of a table that it speaks of, each once, in order; with `features` those that features are made of."""
+        columns = self.feature_columns if features else self.columns
+        return list(dict.fromkeys(column.source for column in columns))
 
     @property
     def parts(self) -> list[Column | Pair]:
