@@ -151,7 +151,8 @@ def test_what_is_stated_is_not_found_out(tmp_path: Path) -> None:
     path.write_bytes(b"Report of 2024\nmade by hand\n" + written(";", decimal=",").encode("cp1252"))
     table = read_table(path, written={"skip_lines": 2, "separator": ";", "encoding": "cp1252", "decimal": ","})
     assert numbers_of(table, "Einkommen")[:2] == [1234.56, 99.5] and table.written == ""
-    assert propose(table, "Alter", least_units=1).extra == {"skip_lines": 2, "separator": ";", "encoding": "cp1252", "decimal": ","}
+    stated = {"skip_lines": 2, "separator": ";", "encoding": "cp1252", "decimal": ","}
+    assert propose(table, "Alter", least_units=1).extra == stated
     told = read_table(path, written={"skip_lines": 2})
     assert told.frame.equals(table.frame) and "decimal commas" in told.written
 
