@@ -671,12 +671,12 @@ def test_curves_are_trained_drawn_and_predicted_with(table: Path, schema: Path, 
     train = ("train", table, "--schema", schema, "--accept-proposed", "--epsilon", "4", "-o", model)
     assert "a curve of 8 knots" in dperm(*train).stdout  # the number of records is private
     fitted, extra = model_from_json(model.read_text())
-    assert extra["schema"]["curves"] == 8 and fitted.coef_.shape == (1, 8 + 3 + 8)
+    assert extra["schema"]["curves"] == 8 and fitted.coef_.shape == (1, 8 + 2 + 8)
     assert len(fitted.neighbours) == 7 + 7 and fitted.objective_.roughness is None
     told = dperm("effects", model, "-o", page).stdout
     assert "age" in told and "<svg" in page.read_text()
     drawn = json.loads(dperm("effects", model, "-o", page, "--json").stdout)
-    assert [len(each["heights"]) for each in drawn["columns"]] == [8, 3, 8] and drawn["columns"][0]["noise"] is None
+    assert [len(each["heights"]) for each in drawn["columns"]] == [8, 2, 8] and drawn["columns"][0]["noise"] is None
     assert not drawn["private"]
     again = ("--records", table, "--refits", "3")
     charges = len(SpendLog.current().charges())
@@ -882,7 +882,7 @@ def test_a_dry_run_asks_the_budget(table: Path, schema: Path, tmp_path: Path) ->
 
 def test_rows_that_do_not_fit_do_not_take_the_file_with_them(table: Path, schema: Path, tmp_path: Path) -> None:
     model, new, out = tmp_path / "m.json", tmp_path / "new.csv", tmp_path / "a.csv"
-    schema.write_text(schema.read_text().replace(', "other": true', ""))
+    schema.write_text(schema.read_text().replace(', "unknown": "ignore"', ""))
     dperm("train", table, "--schema", schema, "--accept-proposed", "-o", model)
     frame = pd.read_csv(table).head(6).astype(object)
     numbers = [column["name"] for column in json.loads(schema.read_text())["columns"] if column["type"] == "number"]

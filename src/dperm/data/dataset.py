@@ -92,9 +92,10 @@ class Dataset:
         counted. Counts, by the schema, stay as they are. Its certificate says what was found, or read off the data, and so does
         the charge. `given` goes to its `fit`. SchemaError for a model of counts and a target that is none."""
         bounds = self.target_range
-        if bounds is not None and getattr(estimator, "counts", False) and not isinstance(bounds, CountRange):
+        each = getattr(estimator, "estimator", estimator)  # of models by part one of them
+        if bounds is not None and getattr(each, "counts", False) and not isinstance(bounds, CountRange):
             raise SchemaError(
-                f"Expected counts as target for {type(estimator).__name__}, got an amount, by the schema: state "
+                f"Expected counts as target for {type(each).__name__}, got an amount, by the schema: state "
                 '"measure": "count" in the target\'s row (schema.measured_as("count")).'
             )
         targets = self.targets if bounds is None else bounds.scaled(self.targets)
