@@ -209,10 +209,8 @@ class Training:
 
             def minimisations(records: Data, recording: Recording) -> list[Stage]:
                 rows, targets = records
-                if labels is not None:
-                    targets = task.targets(np.searchsorted(labels, targets))
-                else:  # as the estimator centres and scales them
-                    targets = one._targets(targets)[0]
+                known = labels is not None  # numbers are centred and scaled as the estimator does it
+                targets = task.targets(np.searchsorted(labels, targets)) if known else one._targets(targets)[0]
                 if not sp.issparse(rows):
                     rows = np.asarray(rows, dtype=np.float64)
                 return minimisations_of(mechanism, objective, (rows, targets), recording)

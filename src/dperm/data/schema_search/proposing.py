@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.data.schema.columns import Column
@@ -70,11 +71,7 @@ def propose(
             f"Expected target to be one of the columns {list(map(str, frame.columns[:20]))}, got {target!r}."
             + _header_below(frame, target)
         )
-    if unit and (unit not in frame.columns or unit == target):
-        raise SchemaError(f"Expected a unit among the other columns {list(map(str, frame.columns[:20]))}, got {unit!r}.")
-    units = unit_numbers(frame[unit]) if unit else None
-    if units is not None and (lost := int((units < 0).sum())):
-        raise SchemaError(f"Expected to be told whose each row is, but {unit!r} is missing in {lost} of {len(frame)}.")
+    units = _units(frame, unit, target) if unit else None
     decimal = read.decimal or "."
     columns: list[Column] = []
     classes: tuple[str, ...] = ()
@@ -104,6 +101,16 @@ def propose(
         extra=dict(read.format),
         source="Proposed by looking at the data: ranges, categories and labels are not public until confirmed.",
     )
+
+
+def _units(frame: pd.DataFrame, unit: str, target: str) -> NDArray[np.intp]:
+    """(n,) numbers of the units that rows belong to. SchemaError for a unit that is no column, and where a row does not say."""
+    if unit not in frame.columns or unit == target:
+        raise SchemaError(f"Expected a unit among the other columns {list(map(str, frame.columns[:20]))}, got {unit!r}.")
+    units = unit_numbers(frame[unit])
+    if lost := int((units < 0).sum()):
+        raise SchemaError(f"Expected to be told whose each row is, but {unit!r} is missing in {lost} of {len(frame)}.")
+    return units
 
 
 def _label(seen: Seen, task: str | None) -> tuple[Column, tuple[str, ...], TargetRange | None]:
