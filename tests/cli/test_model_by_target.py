@@ -57,7 +57,8 @@ def test_the_schema_chooses_the_model(
     tmp_path: Path, target: str, label: dict[str, Any], beside: dict[str, Any], kind: str, said: str
 ) -> None:
     told, model, answers = trained(*files(tmp_path, target, label, **beside))
-    assert type(model).__name__ == kind and told.count("--model names another.") == 1 and said in told
+    assert type(model).__name__ == kind and told.count("--model names another.") == 1
+    assert said in told
     if not beside:
         assert np.corrcoef(answers, VISITS)[0, 1] > 0.5 and abs(answers.mean() - VISITS.mean()) < 0.5
 
@@ -91,7 +92,8 @@ def test_counts_are_asked_for(tmp_path: Path, label: dict[str, Any]) -> None:
     """Whoever asks for a model of counts declares that the target is one: the model's schema says so from then on."""
     table, schema = files(tmp_path, "visits", label)
     _, model, answers = trained(table, schema, "--model", "poisson", "--curves", 0)
-    assert type(model) is DPPoissonRegressor and model.target_range == [0, 30] and (answers > 0).all()
+    assert type(model) is DPPoissonRegressor and model.target_range == [0, 30]
+    assert (answers > 0).all()
     assert np.corrcoef(answers, VISITS)[0, 1] > 0.4 and abs(answers.mean() - VISITS.mean()) < 1.5
     kept = model_from_json((tmp_path / "m.json").read_text())[1]["schema"]
     assert {"name": "visits", "type": "label", **COUNT} in kept["columns"]

@@ -209,8 +209,8 @@ class Training:
 
             def minimisations(records: Data, recording: Recording) -> list[Stage]:
                 rows, targets = records
-                known = labels is not None  # numbers are centred and scaled as the estimator does it
-                targets = task.targets(np.searchsorted(labels, targets)) if known else one._targets(targets)[0]
+                # numbers are centred and scaled as the estimator does it
+                targets = one._targets(targets)[0] if labels is None else task.targets(np.searchsorted(labels, targets))
                 if not sp.issparse(rows):
                     rows = np.asarray(rows, dtype=np.float64)
                 return minimisations_of(mechanism, objective, (rows, targets), recording)

@@ -51,7 +51,8 @@ def test_long_entries_take_no_time() -> None:
 
 def test_pieces() -> None:
     assert [piece_of("120/80", "/", piece) for piece in (1, 2, 3)] == ["120", "80", None]
-    assert piece_of("120", "/", 1) is None and piece_of("120/", "/", 2) is None and piece_of(" 1 / 2 ", "/", 2) == "2"
+    assert piece_of("120", "/", 1) is None and piece_of("120/", "/", 2) is None
+    assert piece_of(" 1 / 2 ", "/", 2) == "2"
 
 
 SCHEMA = Schema.from_dict(

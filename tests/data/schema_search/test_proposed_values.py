@@ -35,7 +35,8 @@ def test_categories_are_counted_by_persons() -> None:
     rows = np.array(["rare"] * 100 + ["common"] * 100 + ["few"] * 100, dtype=object)
     who = np.r_[np.zeros(100), np.arange(1, 101), np.resize(np.arange(101, 110), 100)].astype(int)  # 1, 100 and 9 persons
     (column,) = proposed(rows, unit=who)
-    assert column.categories == ("common",) and column.other and "2 that less than 10 persons hold" in column.note
+    assert column.categories == ("common",) and column.other
+    assert "2 that less than 10 persons hold" in column.note
     (column,) = proposed(rows, unit=who, least_units=9)
     assert column.categories == ("common", "few")
     (column,) = proposed(rows)  # each row is a person
@@ -98,7 +99,8 @@ def test_a_unit_that_is_missing_is_refused_before_anything_is_counted() -> None:
 @pytest.mark.parametrize("name", ["name", "host_name", "Last Name", "patientName", "surname", "Nachname", "prénom", "names"])
 def test_names_of_people_are_asked_about_and_left_out(name: str) -> None:
     (column,) = proposed([f"Person {number % 5}" for number in range(N)], name)
-    assert column.type == "ignore" and "5 names: of people?" in column.note and "Person" not in column.note
+    assert column.type == "ignore" and "5 names: of people?" in column.note
+    assert "Person" not in column.note
     with pytest.raises(SchemaError, match="of people"):
         confirmed(propose(pd.DataFrame({name: ["Ann", "Bo"] * 150, "x": np.arange(N) % 90, "y": LABELS}), "y"))
 
@@ -135,7 +137,8 @@ def test_a_top_category_among_counts_is_read() -> None:
 def test_each_bound_may_be_of_one_row_and_none_is_published() -> None:
     values = [f"< 0.{number}" if number % 3 == 0 else f"{number / 10}" for number in range(10, 10 + N)]
     (column,) = proposed(values)
-    assert column.also_reads == ("bounds",) and not column.read and column.range[1] >= 30  # type: ignore[index]
+    assert column.also_reads == ("bounds",) and not column.read
+    assert column.range[1] >= 30
 
 
 def test_other_decimal_marks_are_read() -> None:
@@ -165,6 +168,12 @@ def test_two_numbers_in_an_entry_are_two_columns(mark: str) -> None:
     assert "count as missing: 'not taken' (1)" in draft.columns[0].note and draft.missing == "separate"
     features = Dataset.of(frame, draft).features
     assert features[5].tolist() == [0, 1, 0, 1] and features[4].tolist() == pytest.approx([4 / 79, 0, 4 / 39, 0], abs=0.02)
+
+
+def test_parts_of_entries_have_names_of_their_own() -> None:
+    frame = pd.DataFrame({"bp": [f"{100 + number % 80}/70" for number in range(N)], "bp 1": np.arange(N) % 90, "y": LABELS})
+    frame.loc[0, "bp"] = "100/80"
+    assert [column.name for column in propose(frame, "y").columns] == ["bp 1 of both", "bp 2", "bp 1", "y"]
 
 
 @pytest.mark.parametrize(

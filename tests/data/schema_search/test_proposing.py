@@ -64,7 +64,8 @@ def test_kinds_of_columns(name: str, values: Any, kind: str, note: str) -> None:
 def test_numbers_among_which_others_stand() -> None:
     column = understood(["n.d." if i % 40 == 0 else "> 50" if i % 3 == 0 else f"{i % 30}.5" for i in range(N)])
     assert column.type == "number" and column.range == (1.0, 50.0)
-    assert column.also_reads == ("bounds",) and column.unknown == "ignore" and not column.read  # entries are nobody's to publish
+    assert column.also_reads == ("bounds",) and column.unknown == "ignore"
+    assert not column.read
     values = pd.Series(["> 50", "n.d.", "12.5", None])
     assert column.absent(values).tolist() == [False, True, False, True]
     wide = Column("x", "number", (0, 100), read={"> 50": 50.0, "n.d.": None})

@@ -85,7 +85,7 @@ def propose(
             label, classes, target_range = _label(seen, task)
             columns.append(label)
         else:
-            columns += recognised(seen)
+            columns += [_apart(found, frame) for found in recognised(seen)]
     gaps = any(column.is_feature and column.absent(frame[column.source], decimal).any() for column in columns)
     label = next(column for column in columns if column.name == target)
     untold = label.unknown == "ignore" or bool(label.absent(frame[target], decimal).any())
@@ -101,6 +101,14 @@ def propose(
         extra=dict(read.format),
         source="Proposed by looking at the data: ranges, categories and labels are not public until confirmed.",
     )
+
+
+def _apart(column: Column, frame: pd.DataFrame) -> Column:
+    """The same under a name that no other column of the table has."""
+    name = column.name
+    while name != column.source and name in frame.columns:
+        name += " of both"
+    return replace(column, name=name)
 
 
 def _units(frame: pd.DataFrame, unit: str, target: str) -> NDArray[np.intp]:
