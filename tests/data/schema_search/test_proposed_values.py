@@ -170,6 +170,17 @@ def test_two_numbers_in_an_entry_are_two_columns(mark: str) -> None:
     assert features[5].tolist() == [0, 1, 0, 1] and features[4].tolist() == pytest.approx([4 / 79, 0, 4 / 39, 0], abs=0.02)
 
 
+def test_dates_with_some_other_entries_stay_dates() -> None:
+    values = [f"{2015 + number % 9}-0{1 + number % 9}-11" for number in range(N)]
+    values[3] = values[290] = "soon"
+    values[7] = "12"
+    (column,) = proposed(values, "admitted")
+    assert (column.type, column.unknown, column.parts) == ("date", "ignore", ("year", "month", "weekday"))
+    assert "entries that are none count as missing: 'soon' (2), '12' (1)" in column.note and "first?" not in column.note
+    values[::5] = ["soon"] * 60
+    assert proposed(values, "admitted")[0].type != "date"
+
+
 def test_parts_of_entries_have_names_of_their_own() -> None:
     frame = pd.DataFrame({"bp": [f"{100 + number % 80}/70" for number in range(N)], "bp 1": np.arange(N) % 90, "y": LABELS})
     frame.loc[0, "bp"] = "100/80"

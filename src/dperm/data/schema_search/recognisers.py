@@ -30,6 +30,7 @@ _LETTERS = 40.0
 _OFTEN, _SPIKE = 0.01, 5.0  # of the rows, and times the next value: a number so frequent may stand for a missing value
 _SCALE = 3  # up to which values are few: a 9 among them stands apart
 _PERSONS = 1.05  # rows of each, on average
+_FIRST_ROWS, _DATED = 100, 0.9  # of the entries, that are dates of one form
 _PAIRED = 0.9  # of the entries, that are two numbers with a mark between them
 _ZONE = re.compile(r":\d\d(?:\.\d+)?\s?(?:Z|[+-]\d\d:?\d\d)$")
 _PAIR = re.compile(r"\d+(?:\.\d+)?\s*([/|])\s*\d+(?:\.\d+)?")
@@ -87,33 +88,39 @@ def _truth(seen: Seen) -> Sequence[Column]:
 def _moment(seen: Seen) -> Sequence[Column]:
     if seen.values.dtype.kind == "M":
         fit = [""]
-    elif np.isnan(seen.numbers).all() and seen.words.str.contains(r"\d").all():
+    elif np.isnan(seen.numbers).mean() >= _DATED and seen.words.str.contains(r"\d").mean() >= _DATED:
         fit = _fitting(seen.words, ["", *(form + time for form in _DATES for time in _TIMES), *_COARSE])
     else:
         return ()
     if not fit:
         return _clock(seen)
-    found = moments(seen.values, fit[0] or ISO)
+    read = moments(seen.values, fit[0] or ISO)
+    there = read.notna().to_numpy()
+    dropped, found = seen.words[~there].unique().tolist(), read[there]
     timed = bool(((found.dt.hour != 0) | (found.dt.minute != 0)).any())
     first, last = found.min(), found.max()
     if first.year < _FIRST_YEAR or last.year > _LAST_YEAR:
         return (Column(seen.name, "ignore", note=f"dates beyond the years {_FIRST_YEAR} to {_LAST_YEAR}"),)
     zoned = getattr(seen.values.dtype, "tz", None) is not None or bool(seen.words.str.contains(_ZONE).any())
-    doubt = any((moments(seen.values, form or ISO) != found).any() for form in fit[1:])
+    doubt = any((moments(seen.values, form or ISO)[there] != found).any() for form in fit[1:])
     coarse = fit[0] in _COARSE
     what = ("quarters, " if QUARTER in fit[0] else "months, ") if coarse else ""
     note = what + f"{first.date()} to {last.date()}" + (": days or months first? Both fit" if doubt else "")
+    note += ", in UTC, as zones are named" if zoned else ""
+    note += f"; entries that are none count as missing: {listed(seen.counts, dropped)}" if dropped else ""
     parts = ("year", "month", *(() if coarse else ("weekday",)), *(("hour",) if timed else ()))
     ends = (f"{first.year}-01-01", f"{last.year + 1}-01-01")
-    note += ", in UTC, as zones are named" if zoned else ""
-    return (Column(seen.name, "date", ends, format=fit[0], parts=parts, note=note),)
+    column = Column(seen.name, "date", ends, format=fit[0], parts=parts, note=note)
+    return (replace(column, unknown="ignore") if dropped else column,)
 
 
 def _fitting(words: pd.Series[str], forms: list[str]) -> list[str]:
-    """The forms in which all of these are dates; most fail in the first rows."""
-    for rows in (words.iloc[:100], words):
-        forms = [form for form in forms if moments(rows, form or ISO).notna().all()]
-    return forms
+    """The forms in which as many of these as possible are dates, and nearly all; most forms fail in the first rows."""
+    shares = dict.fromkeys(forms, 1.0)
+    for rows in (words.iloc[:_FIRST_ROWS], words):
+        shares = {form: float(moments(rows, form or ISO).notna().mean()) for form in shares}
+        shares = {form: share for form, share in shares.items() if share >= (_DATED if rows is words else _DATED / 2)}
+    return [form for form, share in shares.items() if share == max(shares.values())]
 
 
 def _clock(seen: Seen) -> Sequence[Column]:
