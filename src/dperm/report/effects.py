@@ -99,9 +99,13 @@ def effects(
 
 
 def _public_noise(model: Any) -> Array | None:
-    """A root N (d, d) of the covariance NNᵀ of what Gaussian output perturbation adds to coefficients; None of others."""
+    """A root N (d, d) of the covariance NNᵀ of what Gaussian output perturbation adds to coefficients; None of others. Of
+    regressions the trace is about targets as they are inside, and coefficients are in the target's units."""
     trace = model.trace_
-    return trace["noise_std"] * np.eye(model.n_features_in_) if {"noise_std", "sensitivity"} <= set(trace) else None
+    if not {"noise_std", "sensitivity"} <= set(trace):
+        return None
+    unit = 1.0 if hasattr(model, "classes_") else model._unit_of_targets()
+    return unit * trace["noise_std"] * np.eye(model.n_features_in_)
 
 
 def _reading(column: Column, encoding: Encoding) -> tuple[tuple[Any, ...], Array, Array]:
