@@ -105,7 +105,7 @@ COMMANDS = {
     "train binary.csv --schema s.json": "it is no text",
     "train no-age.csv --schema s.json": "lacks the columns ['age']",
     "train texts.csv --schema s.json": "Expected numbers in column 'age'",
-    "train twice.csv --schema s.json": "distinct column names, got ['age'] twice",
+    "train twice.csv --schema s.json": "lacks the columns ['dose'] of the schema. It has ['age', 'sex', 'age.1', 'ill']",
     "train infinite.csv --schema s.json": "Expected finite numbers in column 'dose'",
     "train strange.csv --schema s.json": "perhaps",
     "train one-label.csv --target ill": "is 'no' in all rows",

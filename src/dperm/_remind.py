@@ -9,6 +9,7 @@ import numpy as np
 
 _MUCH = 100.0  # of ε: odds of 1e-43 may become even
 _LIKELY = 0.25  # of δ
+_MANY_CLIPPED = 0.05  # of the targets
 _ROWS, _COLUMNS, _BLOCK, _CLOSE = 20, 50, 8192, 1e-5
 
 
@@ -53,6 +54,21 @@ def remind_of_size(public_size: int, records: int, consequence: str, *, stacklev
     if not records / 2 <= public_size <= 2 * records:
         warnings.warn(
             f"public_size = {public_size}, but there are {records} {whom}: {consequence}", UserWarning, stacklevel=stacklevel + 1
+        )
+
+
+def remind_of_clipped_targets(targets: Any, ends: tuple[float, float], *, stacklevel: int) -> None:
+    """Of numbers (n,), many of which lie outside the public range `ends`, whose ends take their place."""
+    low, high = ends
+    numbers = np.asarray(targets, dtype=np.float64)
+    below, above = int(np.count_nonzero(numbers < low)), int(np.count_nonzero(numbers > high))
+    if below + above > _MANY_CLIPPED * len(numbers):
+        warnings.warn(
+            f"{below + above:,} of {len(numbers):,} targets lie outside [{low:g}, {high:g}] ({below:,} below, {above:,} above) "
+            "and are clipped to it. State the range that is publicly known of the target: target_range=(low, high). This is for "
+            "the data holder alone.",
+            UserWarning,
+            stacklevel=stacklevel + 1,
         )
 
 

@@ -68,6 +68,22 @@ def scale(name: str, value: Any) -> float:
     return number
 
 
+def interval(name: str, value: Any) -> tuple[float, float]:
+    """Two finite numbers (low, high), low < high, whose middle and half width are doubles, and the latter a `scale`."""
+    try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
+        low, high = value
+    except (TypeError, ValueError):
+        raise TypeError(f"Expected {name} as two numbers, (low, high), got {value!r}.") from None
+    low, high = finite(f"{name}[0]", low), finite(f"{name}[1]", high)
+    if not low < high:
+        raise ValueError(f"Expected {name} as (low, high) with low < high, got {value!r}.")
+    if not (1e-100 <= high / 2 - low / 2 <= 1e100 and max(abs(low), abs(high)) <= 1e100):
+        raise ValueError(f"Expected {name} within 1e100 on either side of 0, and wider than 2e-100, got {value!r}.")
+    return low, high
+
+
 def non_negative(name: str, value: Any) -> float:
     number = finite(name, value)
     if number < 0:

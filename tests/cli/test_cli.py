@@ -688,12 +688,12 @@ def test_curves_are_trained_drawn_and_predicted_with(table: Path, schema: Path, 
     train = ("train", table, "--schema", schema, "--accept-proposed", "--epsilon", "4", "-o", model)
     assert "a curve of 8 knots" in dperm(*train).stdout  # the number of records is private
     fitted, extra = model_from_json(model.read_text())
-    assert extra["schema"]["curves"] == 8 and fitted.coef_.shape == (1, 8 + 3 + 8)
+    assert extra["schema"]["curves"] == 8 and fitted.coef_.shape == (1, 8 + 2 + 8)
     assert len(fitted.neighbours) == 7 + 7 and fitted.objective_.roughness is None
     told = dperm("effects", model, "-o", page).stdout
     assert "age" in told and "<svg" in page.read_text()
     drawn = json.loads(dperm("effects", model, "-o", page, "--json").stdout)
-    assert [len(each["heights"]) for each in drawn["columns"]] == [8, 3, 8] and drawn["columns"][0]["noise"] is None
+    assert [len(each["heights"]) for each in drawn["columns"]] == [8, 2, 8] and drawn["columns"][0]["noise"] is None
     assert not drawn["private"]
     again = ("--records", table, "--refits", "3")
     charges = len(SpendLog.current().charges())
@@ -712,11 +712,11 @@ def test_curves_are_trained_drawn_and_predicted_with(table: Path, schema: Path, 
         assert (plain[f"probability of {label}"] < wide[f"PRIVATE highest of {label}"]).all()
     assert len(SpendLog.current().charges()) == charges
     assert "level" in dperm("predict", model, table, *again, "--level", "95", expect=1).stderr
-    for given, features in (("0", 5), ("5", 13)):
+    for given, features in (("0", 4), ("5", 12)):
         dperm(*train, "--curves", given)
         assert model_from_json(model.read_text())[0].coef_.shape == (1, features)
     dperm(*train, "--public-size", 300, "--epsilon", "0.1")
-    assert model_from_json(model.read_text())[0].coef_.shape == (1, 5)  # too few for curves
+    assert model_from_json(model.read_text())[0].coef_.shape == (1, 4)  # too few for curves
     dperm(*train, "--public-size", 300, "--curves", "6", "--epsilon", "1")
     assert model_from_json(model.read_text())[0].objective_.roughness.weight == 0.3  # few for curves
     charges = len(SpendLog.current().charges())
@@ -899,7 +899,7 @@ def test_a_dry_run_asks_the_budget(table: Path, schema: Path, tmp_path: Path) ->
 
 def test_rows_that_do_not_fit_do_not_take_the_file_with_them(table: Path, schema: Path, tmp_path: Path) -> None:
     model, new, out = tmp_path / "m.json", tmp_path / "new.csv", tmp_path / "a.csv"
-    schema.write_text(schema.read_text().replace(', "other": true', ""))
+    schema.write_text(schema.read_text().replace(', "unknown": "ignore"', ""))
     dperm("train", table, "--schema", schema, "--accept-proposed", "-o", model)
     frame = pd.read_csv(table).head(6).astype(object)
     numbers = [column["name"] for column in json.loads(schema.read_text())["columns"] if column["type"] == "number"]

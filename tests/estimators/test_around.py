@@ -105,7 +105,7 @@ def test_a_fit_within_a_method_of_another_estimator_of_the_same_kind_is_its_own(
 
 
 def test_what_else_learns_around_an_estimator_is_warned_of() -> None:
-    scaled = TransformedTargetRegressor(DPRidge(), transformer=StandardScaler())
+    scaled = TransformedTargetRegressor(DPRidge(target_range=(-4, 4)), transformer=StandardScaler())
     with pytest.warns(UserWarning, match="StandardScaler"):
         scaled.fit(ROWS, ROWS[:, 0])
     stacked = StackingClassifier([("one", DPLogisticRegression(classes=[0, 1]))], LogisticRegression(), cv=2)

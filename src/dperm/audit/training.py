@@ -203,13 +203,13 @@ class Training:
             labels = getattr(model, "classes_", None)
             size = len(data[1]) if certificate.relation is Relation.REPLACE_ONE else None
             shape = model.n_features_in_, 0 if labels is None else len(labels), size
-            task = (model.estimator if by_part else model).task(*shape)
+            one = model.estimator if by_part else model  # which knows how targets that are numbers are centred and scaled
+            task = one.task(*shape)
             mechanism, objective = model.mechanism_for(*shape)
 
             def minimisations(records: Data, recording: Recording) -> list[Stage]:
                 rows, targets = records
-                if labels is not None:
-                    targets = task.targets(np.searchsorted(labels, targets))
+                targets = one._targets(targets)[0] if labels is None else task.targets(np.searchsorted(labels, targets))
                 if not sp.issparse(rows):
                     rows = np.asarray(rows, dtype=np.float64)
                 return minimisations_of(mechanism, objective, (rows, targets), recording)

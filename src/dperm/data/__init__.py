@@ -8,9 +8,10 @@ it.
 from dperm._extras import require
 from dperm.data.dataset import Dataset
 from dperm.data.read import read_dataset, read_table
-from dperm.data.schema.columns import Column, TargetRange
+from dperm.data.schema.columns import Column
 from dperm.data.schema.encoder import SchemaEncoder
 from dperm.data.schema.entries import ReadTable, SchemaError
+from dperm.data.schema.ranges import TargetRange
 from dperm.data.schema.schema import Schema
 from dperm.data.schema_search.private_search import find
 from dperm.data.schema_search.proposing import confirmed, propose

@@ -15,10 +15,10 @@ from scipy import sparse
 from dperm import _validate as check
 from dperm._column import column
 from dperm._json import on_one_line
-from dperm.data.schema.columns import TargetRange
 from dperm.data.schema.encoder import SchemaEncoder
 from dperm.data.schema.entries import SchemaError
 from dperm.data.schema.privacy_units import row_units
+from dperm.data.schema.ranges import CountRange, TargetRange
 from dperm.data.schema.schema import Schema
 from dperm.data.survey import Survey, share
 from dperm.data.untrusted_files import DataError
@@ -89,8 +89,16 @@ class Dataset:
 
     def fit(self, estimator: Any, **given: Any) -> Any:
         """`estimator` fitted to these records: each person's rows together, numbers on [−1, 1] of their range, left-out records
-        counted. Its certificate says what was found, or read off the data, and so does the charge. `given` goes to its `fit`."""
-        targets = self.targets if self.target_range is None else self.target_range.scaled(self.targets)
+        counted. Counts, by the schema, stay as they are. Its certificate says what was found, or read off the data, and so does
+        the charge. `given` goes to its `fit`. SchemaError for a model of counts and a target that is none."""
+        bounds = self.target_range
+        each = getattr(estimator, "estimator", estimator)  # of models by part one of them
+        if bounds is not None and getattr(each, "counts", False) and not isinstance(bounds, CountRange):
+            raise SchemaError(
+                f"Expected counts as target for {type(each).__name__}, got an amount, by the schema: state "
+                '"measure": "count" in the target\'s row (schema.measured_as("count")).'
+            )
+        targets = self.targets if bounds is None else bounds.scaled(self.targets)
         with self.charging():
             estimator.fit(self.features, targets, groups=self.groups, absent=self.absent, **given)
         estimator.certificate_ = self.certified(estimator.certificate_)

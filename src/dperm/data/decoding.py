@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import csv
 import gzip
 import io
 import lzma
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -209,3 +210,26 @@ def _fits(raw: bytes, encoding: str) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+_QUOTED = re.compile(rb'"((?:[^"]|"")*)"')
+_FIRST_LINES, _LOOKED = 200, 1 << 16  # lines, and bytes
+
+
+def without_outer_quotes(text: bytes, separators: Sequence[str]) -> bytes | None:
+    """A table whose lines, maybe but for its header, were each quoted as a whole, as spreadsheets do with lines that they take
+    for one entry: without these quotes. None of another text: where some line is not quoted so, or where lines within the quotes
+    have other numbers of fields than the header, or one."""
+    head = text[:_LOOKED].splitlines()
+    if not all(_QUOTED.fullmatch(line) for line in head[1 : -1 if len(text) > _LOOKED else None] if line.strip()):
+        return None  # before all of a long text is cut into lines
+    lines = [line for line in text.splitlines() if line.strip()]
+    if len(lines) < 2 or not all(_QUOTED.fullmatch(line) for line in lines[1:]):
+        return None
+    plain = [found[1].replace(b'""', b'"') if (found := _QUOTED.fullmatch(line)) else line for line in lines]
+    first = [line.decode("utf-8") for line in plain[:_FIRST_LINES]]
+    for separator in separators:
+        widths = {len(row) for row in csv.reader(first, delimiter=separator)}
+        if len(widths) == 1 and max(widths) > 1:
+            return b"\n".join(plain) + b"\n"
+    return None

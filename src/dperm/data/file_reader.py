@@ -8,6 +8,7 @@ import os
 import pkgutil
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -24,7 +25,26 @@ from dperm.data.untrusted_files import DataError, parsing
 
 #: how a missing value is written, beside what a schema's format says
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "#NULL!", r"\N")
+_SHOWN = 5  # names
 _FIRST = 100_000  # bytes, decompressed, in which a first line ends
+
+
+def distinct_names(names: Sequence[str]) -> tuple[list[str], str]:
+    """Names of columns, of which those that come again get a number, as pandas does: score, score.1; and that in words."""
+    taken, seen, numbers = set(names), set[str](), Counter[str]()
+    found, renamed = list[str](), list[str]()
+    for name in names:
+        plain = name
+        while name in seen:
+            numbers[plain] += 1
+            if (other := f"{plain}.{numbers[plain]}") not in taken:
+                name = other
+                renamed.append(name)
+        taken.add(name)
+        seen.add(name)
+        found.append(name)
+    more = f" and {len(renamed) - _SHOWN:,} more" if len(renamed) > _SHOWN else ""
+    return found, f"columns of the same name are called {', '.join(renamed[:_SHOWN])}{more}" if renamed else ""
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from dperm.data.file_reader import (
     refuse_unreadable,
 )
 from dperm.data.readers.numpy_files import is_floating
-from dperm.data.schema.columns import TargetRange
 from dperm.data.schema.entries import ReadTable, SchemaError
+from dperm.data.schema.ranges import TargetRange
 from dperm.data.schema.schema import Schema
 from dperm.data.schema.schema_file import ENTRY_OPTIONS
 from dperm.data.schema_search.proposing import propose
@@ -48,7 +48,7 @@ def read_table(path: str | Path, schema: Schema | None = None, *, written: Mappi
     if not isinstance(reader, TableReader):
         raise DataError(f"Expected a table, got the array file {path.name!r}.")
     refuse_too_large(path, reader)
-    names = [] if schema is None else [column.name for column in schema.columns]
+    names = [] if schema is None else schema.table_columns()
     named = [names, [name for name in names if schema and name != schema.target]] if names else []
     _refuse_other_options(path, reader, schema, stated)
     with parsing(path):
@@ -124,7 +124,7 @@ def read_dataset(
         schema = schema.with_curves(curves(schema))
     dataset, survey = Dataset.of(table, schema), Survey.of(table, schema)
     survey.refuse_unread(
-        schema, {column.name: int(column.entries(table.frame[column.name]).notna().sum()) for column in schema.feature_columns}
+        schema, {column.name: int(column.entries(table.frame[column.source]).notna().sum()) for column in schema.feature_columns}
     )
     return replace(dataset, survey=survey), schema
 

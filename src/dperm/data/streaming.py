@@ -138,7 +138,7 @@ class _Parts:
         survey = Survey.of(frame, schema)
         self._survey = survey if self._survey is None else self._survey.with_rows(survey)
         for column in schema.feature_columns:
-            self._entries[column.name] += int(column.entries(frame[column.name]).notna().sum())
+            self._entries[column.name] += int(column.entries(frame[column.source]).notna().sum())
         if schema.unit:
             if schema.unit not in frame.columns:
                 row_units(schema, frame)  # says what is missing
@@ -183,7 +183,7 @@ def _said(error: BaseException) -> str:
 
 
 def _used(schema: Schema) -> set[str]:
-    return {column.name for column in schema.columns} | {schema.unit}
+    return {*schema.table_columns(), schema.unit}
 
 
 def _rows_at_once(schema: Schema) -> int:

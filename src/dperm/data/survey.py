@@ -49,14 +49,14 @@ class Survey:
         table = SchemaEncoder(schema, frame)
         frame, decimal = table.frame, table.decimal
         used = schema.feature_columns
-        names = {column.name for column in schema.columns} | {schema.unit}
+        names = {*schema.table_columns(), schema.unit}
         missing = {name: int(gap.sum()) for name, gap in table.gaps.items()}
         outside: dict[str, int] = {}
         strange: dict[str, int] = {}
         narrow: dict[str, float] = {}
         for column in used:
-            entries = column.entries(frame[column.name])
-            outside[column.name] = int(column.outside(frame[column.name], decimal).sum())
+            entries = column.entries(frame[column.source])
+            outside[column.name] = int(column.outside(frame[column.source], decimal).sum())
             if column.type == "number" and column.curve_scale == "linear":
                 if (width := _width(entries, column.ends, decimal)) < _NARROW:
                     narrow[column.name] = width
@@ -76,10 +76,12 @@ class Survey:
         return cls(
             rows=len(frame),
             used=tuple(column.name for column in used),
-            left_out=tuple(column.name for column in schema.columns if column.type == "ignore" and column.name in frame.columns),
+            left_out=tuple(
+                column.name for column in schema.columns if column.type == "ignore" and column.source in frame.columns
+            ),
             unknown=tuple(str(name) for name in frame.columns if name not in names),
             missing=_some(missing),
-            unread={column.name: found for column in used if (found := column.unread(frame[column.name], decimal))[0]},
+            unread={column.name: found for column in used if (found := column.unread(frame[column.source], decimal))[0]},
             outside=_some(outside),
             strange=_some(strange),
             narrow=narrow,

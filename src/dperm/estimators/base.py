@@ -162,6 +162,9 @@ class PrivateLinearModel(TakesMethod, ABC):
         """What is learnt of validated y (n,): class numbers, or numbers within their bound; the number of classes, 0 for a
         regression; and what a certificate says of them."""
 
+    def _remind_of_targets(self, y: Any, *, stacklevel: int) -> None:
+        """Warn the data holder of validated targets y (n,) that hardly were meant, before a charge. Labels are all meant."""
+
     def _validated(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> tuple[Any, Any]:
         """Finite rows and targets of matching length: refused here, before anything is charged."""
         for name, given in (("groups", groups), ("sample_weight", sample_weight)):
@@ -176,6 +179,7 @@ class PrivateLinearModel(TakesMethod, ABC):
             return self._fit_parts(table, groups, absent)
         X, y = self._validated(X, y, groups, sample_weight)
         targets, classes, said = self._targets(y)
+        self._remind_of_targets(y, stacklevel=3)
         weights, said_of_weights = self._weights(X.shape[0], targets if classes else None, sample_weight)
         present = None
         if groups is not None and "max_rows_per_unit" not in self.get_params(deep=False):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 
 from dperm import _validate as check
+from dperm._remind import remind_of_clipped_targets
 from dperm._types import Array
 from dperm.distributed.sums import PartSums
 from dperm.distributed.table import by_part, of_dask
@@ -28,20 +29,65 @@ _LEAST_MEAN = 1e-300  # of an expected count: deviances ask for more than 0
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateLinearRegressor(RegressorMixin, PrivateLinearModel):
-    """Base of the regressions: targets in ±`target_bound`, to which others are clipped, and one model."""
+    """Base of the regressions: one model of targets in a public range, to which others are clipped.
+
+    The range is `target_range` = (low, high), or ±`target_bound`. With `target_range` targets are centred and divided by half its
+    width before anything else is done with them, so that the bound on a target is 1 inside: `radius` and `alpha` of those models
+    that have them are about such targets. Coefficients, the intercept and predictions are in the target's own units either way.
+    Stating both raises ValueError.
+    """
 
     target_bound: float = 1.0
+    target_range: tuple[float, float] | None = None
+
+    #: whether targets are counts, whose logarithm is linear: they are neither centred nor scaled
+    counts: ClassVar[bool] = False
+
+    def _ends(self) -> tuple[float, float]:
+        """The least and the greatest target. ValueError for a range that is none, and for one beside a bound."""
+        bound = check.positive("target_bound", self.target_bound)
+        if self.target_range is None:
+            return -bound, bound
+        if bound != type(self).target_bound:
+            raise ValueError(
+                f"Expected target_range or target_bound, got both: {self.target_range!r} and {self.target_bound!r}. A bound is "
+                "the range from minus it to it."
+            )
+        return check.interval("target_range", self.target_range)
+
+    def _middle(self) -> float:
+        """The target that is 0 inside."""
+        low, high = self._ends()
+        return low + (high / 2 - low / 2)
+
+    def _unit_of_targets(self) -> float:
+        """How large a target is that is 1 inside: half the range's width, or without a range 1."""
+        return 1.0 if self.target_range is None else self._half_width()
+
+    def _half_width(self) -> float:
+        low, high = self._ends()
+        return high / 2 - low / 2
+
+    def _bound(self) -> float:
+        """The bound on a target inside, which the loss's constants rest on."""
+        return self._half_width() if self.target_range is None else 1.0
 
     def _targets(self, y: Any) -> tuple[Array, int, list[Assumption]]:
-        bound = check.positive("target_bound", self.target_bound)
-        return np.clip(np.asarray(y, dtype=np.float64), -bound, bound), 0, [clipped_targets(bound)]
+        low, high = self._ends()
+        centred = (np.clip(np.asarray(y, dtype=np.float64), low, high) - self._middle()) / self._unit_of_targets()
+        bound = self._half_width() / self._unit_of_targets()
+        return np.clip(centred, -bound, bound), 0, [clipped_targets(low, high)]
+
+    def _remind_of_targets(self, y: Any, *, stacklevel: int) -> None:
+        remind_of_clipped_targets(y, self._ends(), stacklevel=stacklevel + 1)
 
     def _classes(self, classes: int) -> int:
         return 0
 
     def _hold(self, theta: Array, objective: LinearObjective) -> None:
         super()._hold(theta, objective)
-        self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
+        unit, middle = self._unit_of_targets(), self._middle()
+        self.coef_, self.intercept_ = unit * self.coef_[0], unit * float(np.ravel(self.intercept_)[0]) + middle
 
     @by_part
     def predict(self, X: Any) -> Array:
@@ -68,13 +114,17 @@ class PrivateLinearRegressor(RegressorMixin, PrivateLinearModel):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPRidge(WithMechanism, PrivateLinearRegressor):
-    """Differentially private linear regression: squared loss, targets in ±`target_bound`, within the ball ‖θ‖ ≤ `radius`: by
-    default 5 for methods that need one, and none for others.
+    """Differentially private linear regression: squared loss, targets in `target_range` or ±`target_bound`, within the ball
+    ‖θ‖ ≤ `radius`: by default 5 for methods that need one, and none for others.
+
+    `target_range` = (low, high) is what is publicly known of the target, such as (0, 200_000) of wages: state it unless targets
+    are spread about 0. Targets outside are clipped to it, as those outside ±target_bound are; where these are many, a warning
+    tells the data holder. Noise follows half of the range's width.
 
     `mechanism` "auto" is preconditioned descent (docs/regression.md), which shrinks coefficients as ridge regression does where
-    noise hides them; "objective" is refused, because the squared loss's gradient is not bounded on all of space. Targets outside
-    ±target_bound are clipped to it. Gradients of "gradient" are clipped at data_norm·target_bound, the largest at θ = 0, unless
-    the method says otherwise. Other parameters as for `DPLogisticRegression`.
+    noise hides them; "objective" is refused, because the squared loss's gradient is not bounded on all of space. Gradients of
+    "gradient" are clipped at data_norm times the bound on a target, the largest at θ = 0, unless the method says otherwise.
+    Other parameters as for `DPLogisticRegression`.
     """
 
     radius: float | None = None
@@ -83,8 +133,7 @@ class DPRidge(WithMechanism, PrivateLinearRegressor):
         if self.radius is not None:
             check.scale("radius", self.radius)
         free = self._method().unbounded and self.delta > 0
-        bound = check.positive("target_bound", self.target_bound)
-        return Squared(target_bound=bound, radius=self.radius or (math.inf if free else _USUAL_RADIUS))
+        return Squared(target_bound=self._bound(), radius=self.radius or (math.inf if free else _USUAL_RADIUS))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -113,7 +162,7 @@ class DPLasso(PrivateLinearRegressor):
         return FrankWolfe(radius=self.radius, steps=self.steps, entry_bound=self.entry_bound)
 
     def make_loss(self) -> Loss:
-        return Squared(target_bound=check.positive("target_bound", self.target_bound), radius=check.scale("radius", self.radius))
+        return Squared(target_bound=self._bound(), radius=check.scale("radius", self.radius))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -145,18 +194,19 @@ class DPElasticNet(PrivateLinearRegressor):
         return Coordinate(l1=alpha * share, l2=alpha * (1 - share), box=radius, epochs=self.epochs)
 
     def make_loss(self) -> Loss:
-        return Squared(target_bound=check.positive("target_bound", self.target_bound), radius=check.scale("radius", self.radius))
+        return Squared(target_bound=self._bound(), radius=check.scale("radius", self.radius))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPQuantileRegressor(WithMechanism, PrivateLinearRegressor):
-    """Differentially private quantile regression: the `quantile` of targets in ±`target_bound` given a row, 0.5 for the median.
+    """Differentially private quantile regression: the `quantile` of targets in `target_range`, or in ±`target_bound`, given a
+    row, 0.5 for the median.
 
     `mechanism` "auto" is objective perturbation, by the bound that holds for any loss of bounded slope and curvature; "gradient"
-    and "output" are others. What is minimised is in units of target_bound, coefficients are not. The loss is smoothed over
-    `half_width` (by default a tenth of target_bound): a smaller one is nearer the quantile, and needs more regularisation.
-    Targets outside ±target_bound are clipped to it. Two quantiles are two models, and both are paid for. Other parameters as for
-    `DPLogisticRegression`.
+    and "output" are others. What is minimised is in units of target_bound, or of half the width of target_range; coefficients
+    are not. The loss is smoothed over `half_width`, in the target's units (by default a tenth of that): a smaller one is nearer
+    the quantile, and needs more regularisation. Targets outside are clipped. Two quantiles are two models, and both are paid
+    for. Other parameters as for `DPLogisticRegression`.
 
     Examples
     --------
@@ -180,17 +230,12 @@ class DPQuantileRegressor(WithMechanism, PrivateLinearRegressor):
 
     def make_loss(self) -> Loss:
         """Of targets in units of their bound: rules know no others."""
-        bound = check.scale("target_bound", self.target_bound)
-        width = None if self.half_width is None else check.positive("half_width", self.half_width) / bound
+        unit = check.scale("target_bound", self._half_width())
+        width = None if self.half_width is None else check.positive("half_width", self.half_width) / unit
         return QuantileLoss(self.quantile, 1.0, width)
 
-    def _targets(self, y: Any) -> tuple[Array, int, list[Assumption]]:
-        clipped, classes, said = super()._targets(y)
-        return clipped / self.target_bound, classes, said
-
-    def _hold(self, theta: Array, objective: LinearObjective) -> None:
-        super()._hold(theta, objective)
-        self.coef_, self.intercept_ = self.target_bound * self.coef_, self.target_bound * self.intercept_
+    def _unit_of_targets(self) -> float:
+        return self._half_width()
 
     def _metric(self, truth: NDArray[Any], answers: NDArray[Any], weights: Array | None) -> float:
         from sklearn.metrics import d2_pinball_score
@@ -205,13 +250,16 @@ class DPQuantileRegressor(WithMechanism, PrivateLinearRegressor):
 class DPPoissonRegressor(WithMechanism, PrivateLinearRegressor):
     """Differentially private Poisson regression: counts with mean e^{xᵀw + intercept}, over the ball ‖θ‖ ≤ `radius`.
 
-    `mechanism` "auto" is gradient perturbation by full batches; "objective" is refused. Counts above `target_bound` are clipped
-    to it, negative ones refused. The loss bends by e^{data_norm·radius}: keep the product small. Other parameters as for
+    `mechanism` "auto" is gradient perturbation by full batches; "objective" is refused. Counts are clipped to `target_range` =
+    (low, high), 0 ≤ low, or to [0, `target_bound`], negative ones refused; nothing is centred, for it is the logarithm of a mean
+    that is linear. The loss bends by e^{data_norm·radius}: keep the product small. Other parameters as for
     `DPLogisticRegression`.
     """
 
     radius: float = 2.0
     target_bound: float = 10.0
+
+    counts = True
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -221,12 +269,27 @@ class DPPoissonRegressor(WithMechanism, PrivateLinearRegressor):
 
     def make_loss(self) -> Loss:
         check.scale("radius", self.radius)
-        return PoissonLoss(target_bound=check.positive("target_bound", self.target_bound), radius=self.radius)
+        return PoissonLoss(target_bound=self._ends()[1], radius=self.radius)
+
+    def _ends(self) -> tuple[float, float]:
+        low, high = super()._ends()
+        if self.target_range is None:
+            return 0.0, high
+        if low < 0:
+            raise ValueError(f"Expected target_range of counts, from 0 or above, got {self.target_range!r}.")
+        return low, high
+
+    def _middle(self) -> float:
+        return 0.0
+
+    def _unit_of_targets(self) -> float:
+        return 1.0
 
     def _targets(self, y: Any) -> tuple[Array, int, list[Assumption]]:
         if np.any(np.asarray(y) < 0):
             raise ValueError("Expected counts >= 0, got negative ones.")
-        return np.minimum(np.asarray(y, dtype=np.float64), self.target_bound), 0, [clipped_counts(self.target_bound)]
+        low, high = self._ends()
+        return np.clip(np.asarray(y, dtype=np.float64), low, high), 0, [clipped_counts(low, high)]
 
     def _metric(self, truth: NDArray[Any], answers: NDArray[Any], weights: Array | None) -> float:
         from sklearn.metrics import d2_tweedie_score

@@ -105,6 +105,8 @@ class SavedModel:
         """Of a numeric target, by which answers are in its units."""
         from dperm.data import TargetRange
 
+        if self.schema is not None:
+            return self.schema.target_range
         return TargetRange(*self.extra["target_range"]) if self.extra.get("target_range") else None
 
     def refitted(self, records: Path, count: int, progress: Callable[[int, int], None] | None = None) -> Refits:

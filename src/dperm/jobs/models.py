@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dperm._extras import require
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from dperm.privacy import Risk
 
 _WIDEST = 65_536  # hidden layer
+_LEAST_RADIUS = 2.0  # of models of counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +23,14 @@ class ModelOptions(BudgetOptions):
     """Which model is wanted, within which budget, and what is publicly known of its records."""
 
     epsilon: Annotated[float | None, "Privacy budget ε [default: 1]."] = None
-    model: Annotated[str, "logistic, svm, ridge, or mlp: a network, which needs PyTorch."] = "logistic"
+    model: Annotated[
+        str | None,
+        "logistic or svm for labels; ridge or quantile for numbers, poisson for counts; or mlp: a network for labels, which "
+        "needs PyTorch [default: by the target as the schema declares it: logistic for labels, ridge for numbers].",
+    ] = None
+    quantile: Annotated[float | None, "Of --model quantile: 0.9 for what nine in ten stay below [default: 0.5, the median]."] = (
+        None
+    )
     hidden: Annotated[str | None, "Of --model mlp: widths of its hidden layers, 64,32 [default: 32]."] = None
     mechanism: Annotated[str, "A method: auto, objective, output, gradient …"] = "auto"
     sampling: Annotated[
@@ -45,20 +54,21 @@ class ModelOptions(BudgetOptions):
     def budget(self, default: float | None = 1.0) -> float | Risk:
         return super().budget(default)
 
-    @property
-    def kind(self) -> Kind:
-        """ValueError, before a row is read, for what there is not, and for what this kind of model cannot do."""
+    def kind_for(self, schema: Schema | None) -> Kind:
+        """The model that is asked for; where none is, that for the target as the schema declares it, and without a schema one for
+        labels. ValueError for what there is not, and for what this kind of model cannot do, without a look at the rows."""
         from dperm._validate import choice
         from dperm.mechanisms import known_methods
         from dperm.mechanisms.gradient import SAMPLINGS
 
-        kind = KINDS[choice("--model", self.model, KINDS)]
+        usual = "logistic" if schema is None or schema.classes else "ridge"
+        kind = KINDS[usual if self.model is None else choice("--model", self.model, KINDS)]
         choice("--mechanism", self.mechanism, known_methods())
         if self.sampling is not None:
             choice("--sampling", self.sampling, SAMPLINGS)
         kind.refuse(self)
         if self.fit_by is not None and not kind.drawn:
-            raise ValueError("Expected a linear model with --fit-by: logistic, svm or ridge.")
+            raise ValueError("Expected a linear model with --fit-by: logistic, svm, ridge, quantile or poisson.")
         if self.fit_by is not None and self.relation != "add_or_remove_one":
             raise ValueError(
                 "Expected --relation add_or_remove_one with --fit-by: under replace_one the number of records of each part would "
@@ -68,13 +78,14 @@ class ModelOptions(BudgetOptions):
 
 
 class Kind:
-    """A linear model, or another kind. Everything that it refuses, it refuses before anything is charged."""
+    """A linear model, or another kind. Everything that it refuses, it refuses before anything is charged. `title`: what it is in
+    words."""
 
     drawn = True  # by `dperm effects`
     notice = ""  # said before training
 
-    def __init__(self, name: str, estimator_name: str) -> None:
-        self.name, self._estimator_name = name, estimator_name
+    def __init__(self, name: str, estimator_name: str, title: str) -> None:
+        self.name, self._estimator_name, self.title = name, estimator_name, title
 
     def make(self, **settings: Any) -> Any:
         """An estimator of this kind."""
@@ -88,6 +99,12 @@ class Kind:
             raise ValueError(f"Expected --model mlp with --hidden, got --model {self.name}, which has no layers.")
         if asked.sampling is not None and asked.mechanism != "gradient":
             raise ValueError(f"Expected --mechanism gradient with --sampling {asked.sampling}: other mechanisms draw no batches.")
+        if asked.quantile is not None:
+            raise ValueError(f"Expected --model quantile with --quantile, got --model {self.name}.")
+
+    def declared(self, schema: Schema) -> Schema:
+        """The schema by which this kind sees its target. ValueError for a target that it cannot learn."""
+        return schema
 
     def knots(self, schema: Schema, asked: ModelOptions) -> int:
         """Knots of the curve of each number where `--curves` does not say."""
@@ -131,16 +148,54 @@ class Kind:
         return list(dataset.classes)
 
 
-class _Ridge(Kind):
+class _Numbers(Kind):
+    """A model of numbers."""
+
     def own_options(self, dataset: Dataset, asked: ModelOptions) -> dict[str, Any]:
         if asked.class_weight is not None and not dataset.classes:
             raise ValueError("Expected labels as target with --class-weight, got numbers.")
         if dataset.target_range is None:
             raise ValueError(
-                f"Expected numbers as target for --model ridge, got the labels {list(dataset.classes)[:5]}. "
+                f"Expected numbers as target for --model {self.name}, got the labels {list(dataset.classes)[:5]}. "
                 "A schema says so: `dperm data propose --task regression` makes one."
             )
-        return {"data_norm": asked.data_norm}
+        return {"data_norm": asked.data_norm, **self._range(dataset)}
+
+    def _range(self, dataset: Dataset) -> dict[str, Any]:
+        """Counts come in their own units, in this range; amounts on [−1, 1]."""
+        from dperm.data.schema.ranges import CountRange
+
+        return {"target_range": tuple(dataset.target_range or ())} if isinstance(dataset.target_range, CountRange) else {}
+
+
+class _Quantile(_Numbers):
+    def refuse(self, asked: ModelOptions) -> None:
+        from dperm._validate import fraction
+
+        if asked.quantile is not None:
+            fraction("--quantile", asked.quantile)
+        super().refuse(replace(asked, quantile=None))
+
+    def own_options(self, dataset: Dataset, asked: ModelOptions) -> dict[str, Any]:
+        return super().own_options(dataset, asked) | {"quantile": 0.5 if asked.quantile is None else asked.quantile}
+
+
+class _Counts(_Numbers):
+    def declared(self, schema: Schema) -> Schema:
+        """Who asks for a model of counts says that the target is one."""
+        if schema.classes:
+            return schema
+        return schema.measured_as("count")
+
+    def own_options(self, dataset: Dataset, asked: ModelOptions) -> dict[str, Any]:
+        """The ball is as wide as the logarithm of the largest count needs it to be: that is public."""
+        from dperm._validate import positive
+
+        given = super().own_options(dataset, asked)
+        if "target_range" not in given:
+            raise ValueError(f"Expected a table with a schema for --model {self.name}: it says what range counts have.")
+        _, high = given["target_range"]
+        return given | {"radius": max(_LEAST_RADIUS, math.log(high)) / positive("data_norm", asked.data_norm)}
 
 
 class _Network(Kind):
@@ -151,6 +206,8 @@ class _Network(Kind):
         require("torch", "--model mlp")
         require("safetensors", "--model mlp")
         _widths(asked.hidden)
+        if asked.quantile is not None:
+            raise ValueError("Expected --model quantile with --quantile, got --model mlp.")
         if asked.class_weight is not None or asked.mechanism not in ("auto", "gradient") or asked.data_norm != 1.0:
             raise ValueError(
                 "Expected --model mlp without --class-weight and --data-norm, by --mechanism gradient: others need convexity."
@@ -177,10 +234,15 @@ class _Network(Kind):
 
 
 KINDS = {
-    "logistic": Kind("logistic", "DPLogisticRegression"),
-    "svm": Kind("svm", "DPLinearSVC"),
-    "ridge": _Ridge("ridge", "DPRidge"),
-    "mlp": _Network("mlp", "DPMLPClassifier"),
+    kind.name: kind
+    for kind in (
+        Kind("logistic", "DPLogisticRegression", "logistic regression"),
+        Kind("svm", "DPLinearSVC", "a support vector machine"),
+        _Numbers("ridge", "DPRidge", "least squares (ridge)"),
+        _Quantile("quantile", "DPQuantileRegressor", "quantile regression"),
+        _Counts("poisson", "DPPoissonRegressor", "Poisson regression"),
+        _Network("mlp", "DPMLPClassifier", "a network"),
+    )
 }
 
 

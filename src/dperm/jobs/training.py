@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -95,6 +95,17 @@ class Training:
     page: Reserved | None
     key: SigningKey | None
 
+    def model_chosen(self) -> str:
+        """Which model is trained, in words, where the options name none, and what of the schema chose it; otherwise ""."""
+        if self.asked.model is not None or self.schema is None:
+            return ""
+        from dperm.data.schema.ranges import CountRange
+
+        labels, counts = len(self.schema.classes), isinstance(self.schema.target_range, CountRange)
+        what = f"{labels} labels" if labels else "counts" if counts else "amounts"
+        other = "; --model poisson models the logarithm of counts, which takes more records" if counts else ""
+        return f"Model: {self.kind.title}, for the schema declares {what} as target{other}. --model names another."
+
     def foreseen(self) -> tuple[ForeseenCharge, SpendLog]:
         """What training would charge, in which log: all that it refuses before its charge is refused. `log.foreseen` says what
         would be left of the data set's budget, or refuses it."""
@@ -154,10 +165,9 @@ def prepared_training(asked: TrainingOptions, progress: Callable[[int, int], Non
 
     refuse_same(asked.source, asked.schema, asked.output, asked.sign_key, asked.private_report)
     asked.budget()
-    kind = asked.kind
     if asked.fit_by is not None and asked.private_report is not None:
         raise ValueError("Expected no --private-report with --fit-by.")
-    dataset, schema = _records(asked, kind, progress)
+    dataset, schema, kind = _records(asked, progress)
     estimator = kind.estimator(dataset, asked)
     files = {"": asked.output}
     if asked.fit_by is not None:
@@ -179,23 +189,31 @@ def prepared_training(asked: TrainingOptions, progress: Callable[[int, int], Non
         yield Training(asked, kind, dataset, schema, estimator, extra, places, page, key)
 
 
-def _records(asked: TrainingOptions, kind: Kind, progress: Callable[[int, int], None] | None) -> tuple[Dataset, Schema | None]:
-    """What to train on. ValueError for ranges that were read off the data, where nobody accepts that, and for a search whose
-    price cannot be added."""
+def _records(asked: TrainingOptions, progress: Callable[[int, int], None] | None) -> tuple[Dataset, Schema | None, Kind]:
+    """What to train on, and which model, chosen by the target as the schema declares it. ValueError for ranges that were read off
+    the data, where nobody accepts that, and for a search whose price cannot be added."""
+    from dperm import data
     from dperm.data.dataset import refuse_search_under
 
+    named = not Path(asked.source).exists() and asked.source in data.named()
+    stated = data.Schema.load(asked.schema) if asked.schema is not None and not named else None
+    if named or stated is not None or asked.model is not None:  # refused before a row is read
+        kind = asked.kind_for(data.schema_of(asked.source) if named else stated)
+        if stated is not None:
+            kind.declared(stated)
     dataset, used = dataset_of(
         asked.source,
         asked.target,
-        asked.schema,
-        curves=lambda found: kind.knots(found, asked) if asked.curves is None else asked.curves,
+        stated,
+        curves=lambda found: asked.kind_for(found).knots(found, asked) if asked.curves is None else asked.curves,
         indices=stated_indices(asked.indices),
         progress=progress,
     )
+    kind = asked.kind_for(used)
     if used is None:
         if asked.curves:
             raise ValueError(f"Expected a table with columns for --curves, got {asked.source}, whose features have no ranges.")
-        return dataset, None
+        return dataset, None, kind
     if used.proposed and not asked.accept_proposed:
         raise ValueError(
             f"{asked.schema} still says that it is proposed: its ranges, categories and labels were read off the data. Correct "
@@ -206,7 +224,8 @@ def _records(asked: TrainingOptions, kind: Kind, progress: Callable[[int, int], 
             "--accept-proposed."
         )
     refuse_search_under(used, asked.relation, asked.delta)
-    return dataset, used
+    used = kind.declared(used)
+    return replace(dataset, target_range=used.target_range), used, kind
 
 
 def _refuse_report(asked: TrainingOptions, dataset: Dataset) -> None:

@@ -11,7 +11,9 @@ from dperm._types import Array
 from dperm.data import Column, Schema
 from dperm.data.schema.column_pairs import Pair
 from dperm.data.schema.columns import OTHER, Encoding
+from dperm.data.schema.ranges import CountRange
 from dperm.objectives import Logistic
+from dperm.objectives.targets import Log
 from dperm.report.figures import effects_figure
 from dperm.report.page import rendered
 from dperm.report.refits import Refits
@@ -97,9 +99,13 @@ def effects(
 
 
 def _public_noise(model: Any) -> Array | None:
-    """A root N (d, d) of the covariance NNᵀ of what Gaussian output perturbation adds to coefficients; None of others."""
+    """A root N (d, d) of the covariance NNᵀ of what Gaussian output perturbation adds to coefficients; None of others. Of
+    regressions the trace is about targets as they are inside, and coefficients are in the target's units."""
     trace = model.trace_
-    return trace["noise_std"] * np.eye(model.n_features_in_) if {"noise_std", "sensitivity"} <= set(trace) else None
+    if not {"noise_std", "sensitivity"} <= set(trace):
+        return None
+    unit = 1.0 if hasattr(model, "classes_") else model._unit_of_targets()
+    return unit * trace["noise_std"] * np.eye(model.n_features_in_)
 
 
 def _reading(column: Column, encoding: Encoding) -> tuple[tuple[Any, ...], Array, Array]:
@@ -130,12 +136,14 @@ def effects_page(
     classes: list[Any] = list(getattr(model, "classes_", ()))
     loss = model.objective_.loss
     score = "log-odds" if (isinstance(loss.plain, Logistic) and not loss.margin) or loss.outputs > 1 else "scores"
-    what = f"{score} of {classes[-1] if label is None else label}" if classes else schema.target
+    amount = f"logarithm of {schema.target}" if isinstance(loss.plain.link, Log) else schema.target
+    what = f"{score} of {classes[-1] if label is None else label}" if classes else amount
+    scaled = schema.target_range is not None and not isinstance(schema.target_range, CountRange)
     return rendered(
         "effects.html",
         title=schema.title or schema.name,
         what=what,
-        range=schema.target_range,
+        range=schema.target_range if scaled else None,
         figure=effects_figure(found[:_MOST_DRAWN], private=refits is not None),
         drawn=min(len(found), _MOST_DRAWN),
         found=found,

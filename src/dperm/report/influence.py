@@ -100,7 +100,7 @@ def _task(dataset: Dataset, model: str) -> tuple[Loss, Array]:
     if model == "ridge":
         if dataset.target_range is None:
             raise ValueError(f"Expected numbers as target for a ridge model, got the labels {list(dataset.classes)[:5]}.")
-        return Squared(), np.asarray(dataset.target_range.scaled(dataset.targets), dtype=np.float64)
+        return Squared(), np.asarray(dataset.target_range.centred.scaled(dataset.targets), dtype=np.float64)
     if not dataset.classes:
         raise ValueError(f"Expected labels as target for a {model} model, got numbers; use ridge.")
     numbers = np.searchsorted(np.array(sorted(dataset.classes)), dataset.targets).astype(np.float64)

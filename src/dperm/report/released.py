@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm._column import column
 from dperm._types import Array
-from dperm.data.schema.columns import checked_range
+from dperm.data.schema.ranges import checked_range
 from dperm.objectives.grouped import numbered
 from dperm.privacy import Assumption, Certificate, Event, Gaussian, Relation, calibrate
 from dperm.privacy.certificates import assumptions as statements

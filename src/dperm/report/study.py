@@ -316,7 +316,7 @@ def _split(dataset: Dataset, study: Study, entropy: int, repeat: int) -> tuple[N
 def _targets(dataset: Dataset, task: Task) -> Array:
     if task.classes == 0:
         assert dataset.target_range is not None
-        return dataset.target_range.scaled(dataset.targets)
+        return dataset.target_range.centred.scaled(dataset.targets)
     return task.targets(np.searchsorted(np.array(sorted(dataset.classes)), dataset.targets))
 
 

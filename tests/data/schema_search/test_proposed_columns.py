@@ -15,16 +15,17 @@ from dperm.data.schema_search.proposing import propose
 
 def understood(values: Any, name: str = "x") -> Column:
     values = list(values)
-    labels = ["a", "b"] * (len(values) // 2)
+    labels = ["yes", "no"] * (len(values) // 2)
     return propose(pd.DataFrame({name: values, "other": labels, "y": labels}), "y").columns[0]
 
 
 def test_texts_of_few_rows_are_no_categories() -> None:
     column = understood(["north"] * 700 + ["south"] * 295 + ["10115"] * 3 + ["10117"] * 2)
     assert column.categories == ("north", "south") and column.other
-    assert "2 in less than 10 rows each are no category of their own" in column.note
+    assert "2 that less than 10 rows hold are no category of their own" in column.note
     assert understood([f"zip{number // 3}" for number in range(3000)]).type == "ignore"
-    assert understood(["a", "b"] * 10).categories == ("a", "b")  # of small tables
+    assert understood(["a", "b"] * 10).categories == ("a", "b")
+    assert understood(["a"] * 11 + ["b"] * 9).categories == ("a",)  # of small tables, too
 
 
 def test_codes_within_the_range_are_asked_about() -> None:

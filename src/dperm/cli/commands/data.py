@@ -74,6 +74,11 @@ class ProposeOptions:
     )
     delta: Delta = 1e-5
     unit: Annotated[str, "The column that tells persons apart, where one may have several rows."] = ""
+    least_units: Annotated[
+        int | None,
+        "Without --epsilon: how many persons (without --unit: rows) must hold a category or label for it to be proposed "
+        "[default: 10].",
+    ] = None
     classes: Annotated[str | None, "With --epsilon: all labels, if they are public (a,b,c)."] = None
     relation: Relation = "add_or_remove_one"
     separator: Annotated[str | None, "Of a text [default: found out]. It goes into the schema."] = None
@@ -88,7 +93,8 @@ class ProposeOptions:
 
 
 def propose(asked: ProposeOptions) -> None:
-    """Propose a schema by looking at the data; correct and confirm it before use. With --epsilon: find one privately.
+    """Propose a schema by looking at the data; correct and confirm it before use. What it says and writes is for the data holder
+    alone. With --epsilon: find one privately, for everybody.
 
     \b
     Examples:
@@ -118,7 +124,8 @@ def propose(asked: ProposeOptions) -> None:
         say('Ranges are of round numbers, beyond which few records lie; values in no list are "other".')
         return
     _tell_proposed(schema)
-    say("This looked at the data. Replace ranges, categories and labels by what is publicly known, then say so:")
+    say("This looked at the data without privacy: the draft, and what is said here, are for the data holder alone.")
+    say("Replace ranges, categories and labels by what is publicly known, then say so:")
     say(f"  dperm data confirm {output}")
     say("Until then certificates say that they were read off the data.")
 
@@ -151,7 +158,10 @@ def _proposed(asked: ProposeOptions, name: str) -> Schema:
         if asked.classes is not None:
             raise ValueError("Expected --epsilon with --classes: otherwise edit the schema.")
         task: Any = asked.task
-        return data.propose(frame, asked.target, name, unit=asked.unit, task=task)
+        least = {} if asked.least_units is None else {"least_units": asked.least_units}
+        return data.propose(frame, asked.target, name, unit=asked.unit, task=task, **least)
+    if asked.least_units is not None:
+        raise ValueError("Expected no --least-units with --epsilon: noise decides which values are common enough.")
     if asked.task is not None:
         raise ValueError("Expected no --task with --epsilon: --classes states labels.")
     labels = [label.strip() for label in asked.classes.split(",")] if asked.classes else []
@@ -162,6 +172,7 @@ def _proposed(asked: ProposeOptions, name: str) -> Schema:
 
 def _tell_proposed(schema: Schema) -> None:
     """Each column with its note, and what may be the unit."""
+    say("PRIVATE, for the data holder only: notes name entries of single rows. They are gone once the schema is confirmed.")
     say()
     width = max(len(column.name) for column in schema.columns)
     for column in schema.columns:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dperm.data.decoding import TextError, decoded, is_gzip, read_bytes
-from dperm.data.file_reader import MISSING, TableOptions, TableReader
+from dperm.data.decoding import TextError, decoded, is_gzip, read_bytes, without_outer_quotes
+from dperm.data.file_reader import MISSING, TableOptions, TableReader, distinct_names
 from dperm.data.schema.entries import ReadTable
 from dperm.data.schema.schema_file import TEXT_OPTIONS
 from dperm.data.untrusted_files import Limits
@@ -48,12 +48,17 @@ class Dialect:
     decimal: str = "."
     header: bool = True
     broken: int = 0  # rows that go on in further lines, within quotes
+    quoted: bool = False  # whether lines were quoted as a whole
+    renamed: str = ""  # which columns got other names, in words
 
     def __str__(self) -> str:
         separator = {"\t": "tabs", ",": "commas", ";": "semicolons", " ": "spaces", "|": "bars"}.get(self.separator, "marks")
         decimal = ", decimal commas" if self.decimal == "," else ""
         broken = f", {self.broken:,} with line breaks in entries" if self.broken else ""
-        return f"{self.encoding}, separated by {separator}{decimal}{'' if self.header else ', without a header'}{broken}"
+        quoted = ", lines quoted as a whole" if self.quoted else ""
+        header = "" if self.header else ", without a header"
+        renamed = f", {self.renamed}" if self.renamed else ""
+        return f"{self.encoding}, separated by {separator}{decimal}{header}{broken}{quoted}{renamed}"
 
     def found(self) -> dict[str, Any]:
         """What another text of the same making is to be read by: as options."""
@@ -67,6 +72,7 @@ class _Body:
     text: bytes
     above: int  # lines
     separator: str
+    quoted: bool = False  # whether its lines were quoted as a whole, and are not now
 
     def rows(self, *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
         """The rows as Python's own reader has them, and the line in which each ends: it is slow, and knows lines."""
@@ -122,16 +128,17 @@ class Text(TableReader):
         limits.refuse_columns(len(sample[0]))
         limits.refuse_cells(len(sample[0]) * rows_in_lines, path.stat().st_size, 0)
         header = stated.get("header", True)
-        known, ended = _names(sample, options.names, header=header)
+        known, ended, renamed = _names(sample, options.names, header=header)
         if header and "header" not in stated and all(_NUMBER.fullmatch(name) for name in known):
             raise TextError(f"its first line looks like a row, {known[:5]}: say whether it has a header")
         rows = sample[1 if header else 0 :]
         decimal = stated.get("decimal") or _decimal(rows, body.separator)
         table, broken = _parsed(body, known, _numeric(rows), ended=ended, header=header, breaks=stated.get("line_breaks"))
-        dialect = Dialect(body.separator, encoding, decimal, header, broken)
+        dialect = Dialect(body.separator, encoding, decimal, header, broken, body.quoted, renamed)
         del body
         frame = _as_frame(table, options, decimal)
-        written = "" if {"separator", "encoding", "decimal"} <= set(stated) else str(dialect)
+        whole = {"separator", "encoding", "decimal"} <= set(stated) and not dialect.quoted and not dialect.renamed
+        written = "" if whole else str(dialect)
         return ReadTable(frame, written, decimal=decimal, format=dialect.found())
 
 
@@ -167,7 +174,9 @@ def _body(text: bytes, options: Mapping[str, Any]) -> _Body:
         separator = separator or stated.group(1).decode()
         _admit({"separator": separator})
         text, above = _stripped(text[stated.end() :], above + 1)
-    return _Body(text, above, separator or _separator(text))
+    plain = without_outer_quotes(text, (separator,) if separator else _SEPARATORS) if b'"' in text else None
+    text = text if plain is None else plain
+    return _Body(text, above, separator or _separator(text), plain is not None)
 
 
 def _stripped(text: bytes, above: int) -> tuple[bytes, int]:
@@ -188,24 +197,23 @@ def _separator(text: bytes) -> str:
     return best
 
 
-def _names(sample: list[list[str]], names: Sequence[Sequence[str]], *, header: bool) -> tuple[list[str], bool]:
-    """What columns are called, and whether rows end in a separator of no meaning."""
+def _names(sample: list[list[str]], names: Sequence[Sequence[str]], *, header: bool) -> tuple[list[str], bool, str]:
+    """What columns are called, whether rows end in a separator of no meaning, and in words which columns got other names."""
     first, rows = [name.strip() for name in sample[0]], sample[1:]
     if not header:
         if not names:
-            return [f"column_{place + 1}" for place in range(len(first))], False
+            return [f"column_{place + 1}" for place in range(len(first))], False, ""
         ended = all(not row[-1] for row in sample)
         for known in names:
             if len(first) == len(known) or (ended and len(first) == len(known) + 1):
-                return list(known), len(first) > len(known)
+                return list(known), len(first) > len(known), ""
         raise TextError(f"expected {len(names[0])} columns, as the schema has, got {len(first)}")
     ended = bool(rows) and len(first) > 1 and not first[-1] and all(len(row) == len(first) and not row[-1] for row in rows)
     known = first[:-1] if ended else first
     ended = ended or (bool(rows) and all(len(row) == len(known) + 1 and not row[-1] for row in rows))
     known = [name or f"column_{place}" for place, name in enumerate(known, start=1)]
-    if doubled := sorted(name for name, count in Counter(known).items() if count > 1):
-        raise TextError(f"expected distinct column names, got {doubled[:5]} twice")
-    return known, ended
+    known, renamed = distinct_names(known)
+    return known, ended, renamed
 
 
 def _numeric(rows: list[list[str]]) -> list[int]:
@@ -302,8 +310,10 @@ def _checked(body: _Body, width: int, names: list[str], numeric: list[int], brea
             count += 1
             if any(entry.startswith(' "') for entry in row):
                 raise TextError(f"there are blanks in front of quotes in line {start}: they would be letters")
-            if len(row) != width and not (count == 1 and [name.strip() for name in row] == names):
+            if len(row) != width and not (count == 1 and len(row) == len(names)):
                 hint = "a separator or a quote is missing, or too many"
+                if len(row) == 1 and body.separator in row[0]:
+                    hint = "it is quoted as a whole, and not all lines are: take these quotes out"
                 if len(row) > width and count <= _ABOVE:
                     above = start - 1
                     hint += f"; or there are lines above its header, and this is it: skip_lines={above} (--skip-lines {above})"

@@ -9,7 +9,7 @@ from typing import IO, Any, ClassVar
 from xml.parsers import expat
 
 from dperm._extras import needed
-from dperm.data.file_reader import TableOptions, TableReader
+from dperm.data.file_reader import TableOptions, TableReader, distinct_names
 from dperm.data.schema.entries import ReadTable
 from dperm.data.untrusted_files import DataError, Limits
 
@@ -60,10 +60,12 @@ def read_sheet(path: Path, marks: Callable[[str], Collection[str]]) -> ReadTable
     names = [name.strip() for name in rows[0]] if rows else []
     if not all(names):
         raise DataError(f"Column {names.index('') + 1} of the first row of {path} has no name: is there something above?")
+    names, renamed = distinct_names(names)
     columns = {place: pd.Series([row[place] for row in rows[1:]], dtype=str) for place in range(width)}
     columns = {place: each.mask(each.str.strip().isin(marks(names[place]))) for place, each in columns.items()}
     frame = pd.DataFrame(columns).set_axis(names, axis=1)
-    return ReadTable(frame, "", sheet=f"sheet {sheets[0].title!r}, the first of {len(sheets)}" if len(sheets) > 1 else "")
+    sheet = f"sheet {sheets[0].title!r}, the first of {len(sheets)}" if len(sheets) > 1 else ""
+    return ReadTable(frame, "", sheet="; ".join(filter(None, (sheet, renamed))))
 
 
 def _admit(archive: zipfile.ZipFile, limits: Limits, stored: int) -> None:

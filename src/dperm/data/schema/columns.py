@@ -1,5 +1,5 @@
 """Columns of a table, the parts of dates among them, and the features that they become: by public facts alone, each value by
-itself. The range of a regression target is here, too."""
+itself."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 import math
 from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from dperm._types import Array
 from dperm.data.schema.entries import as_numbers, is_number, numbers, texts
 from dperm.data.schema.moments import ISO
+from dperm.data.schema.ranges import checked_range
+from dperm.data.schema.written_forms import FORMS, piece_of, read_forms
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,10 +36,11 @@ _PARTS = ("year", "month", "weekday", "hour")
 _USUAL_PARTS = _PARTS[:3]
 _MISSING = -2  # in place of a category
 _SCALES = ("linear", "log", "cyclic")
+MEASURES = ("amount", "count")  # what a target that is a number may be
 _DECADES = 1000.0  # a range that spans as much is logarithmic where nothing is said of it
 OTHER = "(other)"
 _FEWEST, _MOST = 3, 200  # knots
-_FARTHEST = 1e150  # ends of ranges: what is computed of them stays within doubles
+_MOST_PIECES = 9  # of an entry
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,11 @@ class Column:
     counts as missing. `format` of dates, as `strptime` has it ("": ISO 8601), and the `parts` that they become: the "year" with
     its fraction, "month" and "hour" as cycles, "weekday".
     `read`: entries that stand for something else, for a number, a category, a label, or, None, for a missing value. `note` is for
-    the people who edit the schema.
+    the people who edit the schema. `range` of a label: that of a target that is a number, which the schema then holds as its
+    `target_range`. `measure` of such a label: an "amount", or a "count" (of visits, of days). "": an amount.
+    `also_reads`: further forms that numbers are written in, see `written_forms.FORMS`. `column`: the table's column that it is
+    made of, where that has another name. `split`, of a number: a mark between several numbers in each entry, such as / in 120/80,
+    of which it is the one of number `piece`, from 1.
     """
 
     name: str
@@ -87,6 +94,11 @@ class Column:
     format: str = ""
     parts: tuple[str, ...] = ()
     read: Mapping[str, str | float | None] = field(default_factory=dict[str, "str | float | None"])
+    measure: Literal["", "amount", "count"] = ""
+    also_reads: tuple[str, ...] = ()
+    column: str = ""
+    split: str = ""
+    piece: int = 1
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -108,10 +120,20 @@ class Column:
         ):
             raise SchemaError(f"Expected read to say what entries stand for in {self.name!r}, got {self.read!r}.")
         self._admit_read()
+        self._admit_forms()
         if not isinstance(self.note, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SchemaError(f"Expected a note of text for {self.name!r}, got {self.note!r}.")
         if self.type == "number":
             object.__setattr__(self, "range", checked_range(self.range, f"column {self.name!r}"))
+        if self.type == "label" and self.categories:
+            raise SchemaError(f"Expected no categories of the target {self.name!r}: its labels are the schema's classes.")
+        if self.type == "label" and self.range is not None:
+            object.__setattr__(self, "range", checked_range(self.range, f"the target {self.name!r}"))
+        if self.measure not in ("", *MEASURES) or (self.measure and self.type != "label"):
+            raise SchemaError(
+                f"Expected measure of {' or '.join(MEASURES)}, of a target that is a number, got {self.measure!r} for "
+                f"{self.name!r}."
+            )
         if self.type == "category" and len(set(self.categories)) != max(1, len(self.categories)):
             raise SchemaError(f"Expected distinct categories for column {self.name!r}, got {list(self.categories)!r}.")
         if self.other and OTHER in self.categories:
@@ -148,6 +170,22 @@ class Column:
                     f"Expected read of {self.name!r} to give {what[self.type]}, or null, got {meant!r} for {entry!r}."
                 )
 
+    def _admit_forms(self) -> None:
+        """Further forms of numbers, and numbers that are parts of entries."""
+        object.__setattr__(self, "also_reads", tuple(self.also_reads))
+        if odd := [form for form in self.also_reads if form not in FORMS]:
+            raise SchemaError(f"Expected also_reads of {' and '.join(FORMS)} for {self.name!r}, got {odd[0]!r}.")
+        if self.also_reads and self.type in ("category", "date"):
+            raise SchemaError(f"Expected also_reads of a number, got {list(self.also_reads)} for {self.name!r}, a {self.type}.")
+        if not isinstance(self.column, str) or (self.column and self.type == "label"):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SchemaError(f"Expected column to name the table's column of a feature, got {self.column!r} for {self.name!r}.")
+        if not isinstance(self.split, str) or (self.split and self.type not in ("number", "ignore")):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SchemaError(
+                f"Expected split to be a mark between numbers, got {self.split!r} for {self.name!r}, a {self.type}."
+            )
+        if type(self.piece) is not int or not 1 <= self.piece <= _MOST_PIECES or (self.piece > 1 and not self.split):
+            raise SchemaError(f"Expected piece from 1 to {_MOST_PIECES}, with split, got {self.piece!r} for {self.name!r}.")
+
     def _admitted_dates(self) -> tuple[str, str]:
         if odd := [part for part in self.parts if part not in _PARTS]:
             raise SchemaError(f"Expected parts of {', '.join(_PARTS)} for {self.name!r}, got {odd[0]!r}.")
@@ -171,7 +209,7 @@ class Column:
     @property
     def source(self) -> str:
         """The column of the table that it is made of."""
-        return self.name
+        return self.column or self.name
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -192,13 +230,19 @@ class Column:
 
     def entries(self, values: pd.Series[Any]) -> pd.Series[Any]:
         """What the entries stand for."""
-        if not self.read:
+        if not (self.read or self.also_reads or self.split):
             return values
         import pandas as pd
+
+        if self.split:
+            found = [piece_of(word, self.split, self.piece) if isinstance(word, str) else None for word in values]
+            values = pd.Series(found, index=values.index, dtype="object")
 
         known = {key.strip(): value for key, value in self.read.items()}
         words = texts(values, self.categories)  # 99 is read as "99" is, whatever else the column holds
         found = [known.get(word, value) if isinstance(word, str) else value for word, value in zip(words, values, strict=True)]
+        if self.also_reads:
+            found = [read_forms(value, self.also_reads) if isinstance(value, str) else value for value in found]
         return pd.Series(found, index=values.index, dtype="object")
 
     def absent(self, values: pd.Series[Any], decimal: str = ".") -> NDArray[np.bool_]:
@@ -335,21 +379,6 @@ def _add_hats(table: NDArray[np.float32], places: Array, count: int, *, cyclic: 
     table[rows, (lower + 1) % count] += share.astype(np.float32)
 
 
-def checked_range(value: Any, what: str) -> tuple[float, float]:
-    """SchemaError for anything but two finite numbers in order."""
-    try:
-        if isinstance(value, str) or any(isinstance(end, str | bool) for end in value):
-            raise TypeError
-        low, high = (float(end) for end in value)
-    except (TypeError, ValueError, OverflowError):
-        raise SchemaError(f"Expected range [low, high] of numbers, without quotes, for {what}, got {value!r}.") from None
-    if not abs(low) + abs(high) <= _FARTHEST:
-        raise SchemaError(f"Expected a finite range for {what}, up to {_FARTHEST:g}, got {value!r}.")
-    if not low < high:
-        raise SchemaError(f"Expected range [low, high] with low < high for {what}, got {value!r}.")
-    return low, high
-
-
 def _codes(values: pd.Series[Any], column: Column, *, lenient: bool) -> NDArray[np.int64]:
     """Index of each value's category, one more for others where there may be some; −1 where it is unknown, −2 where missing."""
     import pandas as pd
@@ -366,79 +395,3 @@ def _codes(values: pd.Series[Any], column: Column, *, lenient: bool) -> NDArray[
             f"Expected column {column.name!r} to hold one of its {len(categories)} categories, got {text[unknown].iloc[0]!r}."
         )
     return codes
-
-
-class TargetRange(NamedTuple):
-    """[low, high], low < high. In JSON a list of both."""
-
-    low: float
-    high: float
-
-    def scaled(self, targets: Any) -> Array:
-        """Targets (n,) in [low, high] on [−1, 1]; those outside are clipped."""
-        half = self.high / 2 - self.low / 2
-        return np.clip((np.asarray(targets, dtype=np.float64) - (self.low + half)) / half, -1.0, 1.0)
-
-    def restored(self, answers: Any) -> Array:
-        """Predictions (n,) on [−1, 1] in the target's units; nothing is clipped."""
-        half = self.high / 2 - self.low / 2
-        return self.low + half + np.asarray(answers, dtype=np.float64) * half
-
-
-WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DatePart(Column):
-    """One number, or a day of the week, that dates become: a column of its own, named `admitted month`."""
-
-    date: Column
-    part: str
-
-    @property
-    def source(self) -> str:
-        return self.date.name
-
-    def encode(self, values: pd.Series[Any], encoding: Encoding) -> NDArray[np.float32]:
-        """(n, width) of a column of dates. SchemaError, naming column and value, for what is none."""
-        import pandas as pd
-
-        values = self.date.entries(values)
-        found = moments(values, self.date.form)
-        broken = found.isna() & values.notna()
-        if broken.any() and not encoding.lenient and self.date.unknown != "ignore":
-            raise SchemaError(
-                f"Expected dates of the form {self.date.form} in column {self.source!r}, got {str(values[broken].iloc[0])!r}."
-            )
-        if self.type == "category":
-            return super().encode(found.dt.day_of_week.map(dict(enumerate(WEEKDAYS)), na_action="ignore"), encoding)
-        return super().encode(pd.Series(_READERS[self.part](found), index=values.index), encoding)
-
-
-def _years(found: pd.Series[Any]) -> Any:
-    """With what part of the year is over."""
-    leap = found.dt.is_leap_year.where(found.notna(), False)
-    return found.dt.year + (found.dt.day_of_year - 1 + _days(found)) / np.where(leap, 366.0, 365.0)
-
-
-def _days(found: pd.Series[Any]) -> Any:
-    return (found.dt.hour + found.dt.minute / 60) / 24
-
-
-_READERS: dict[str, Any] = {
-    "year": _years,
-    "month": lambda found: found.dt.month - 1 + (found.dt.day - 1) / 31,
-    "hour": lambda found: 24 * _days(found),
-}
-
-
-def date_parts(column: Column) -> list[Column]:
-    """The columns that a column of dates becomes."""
-    first, last = (decimal_year(end) for end in column.dates)
-    made: dict[str, dict[str, Any]] = {
-        "year": {"type": "number", "range": (first, last)},
-        "month": {"type": "number", "range": (0.0, 12.0), "scale": "cyclic"},
-        "weekday": {"type": "category", "categories": WEEKDAYS},
-        "hour": {"type": "number", "range": (0.0, 24.0), "scale": "cyclic"},
-    }
-    return [DatePart(name=f"{column.name} {part}", date=column, part=part, **made[part]) for part in column.parts]

@@ -109,7 +109,7 @@ class SchemaEncoder:
     @cached_property
     def gaps(self) -> dict[str, NDArray[np.bool_]]:
         """By column of features, the rows (n,) that lack its value."""
-        return {column.name: column.absent(self.frame[column.name], self.decimal) for column in self.schema.feature_columns}
+        return {column.name: column.absent(self.frame[column.source], self.decimal) for column in self.schema.feature_columns}
 
     @property
     def _complete(self) -> NDArray[np.bool_]:
@@ -144,12 +144,12 @@ class SchemaEncoder:
 
 def refuse_absent_columns(schema: Schema, frame: pd.DataFrame) -> None:
     """SchemaError for a table without one of the columns that features are made of, with the name that may be meant."""
-    absent = [column.name for column in schema.feature_columns if column.name not in frame.columns]
+    absent = [name for name in schema.table_columns(features=True) if name not in frame.columns]
     if not absent:
         return
     there = list(map(str, frame.columns))
     more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
-    known = {column.name for column in schema.columns}
+    known = set(schema.table_columns())
     folded = {name.casefold(): name for name in there if name not in known}
     alike = get_close_matches(absent[0].casefold(), folded, 1, 0.75)
     hint = f" Is its {folded[alike[0]]!r} the schema's {absent[0]!r}? Rename one." if alike else ""

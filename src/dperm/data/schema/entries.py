@@ -25,7 +25,8 @@ _COMMA = re.compile(r"[+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?|\d*,\d+)(?:[eE][
 #: with commas between thousands
 _POINT = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
 #: a sign, a currency's or a percent sign on either side, and the number
-_MARKED = re.compile(r"([+-]?)[$€£¥%]?\s*([+-]?(?=[.,]*\d)[\d.,]+)\s*[$€£¥%]?")
+_MARK = r"(?:[$€£¥%]|EUR|USD|GBP|CHF|JPY|SEK|NOK|DKK|PLN)?"
+_MARKED = re.compile(rf"([+-]?){_MARK}\s*([+-]?(?=[.,]*\d)[\d.,]+)\s*{_MARK}")
 
 _LARGEST = sys.float_info.max
 

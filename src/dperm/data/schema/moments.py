@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ISO = "ISO 8601"  # 2024-01-31, 2024-01-31 10:00 …
+QUARTER = "%q"  # of the year, 1 to 4: strptime knows none, and it is taken for its first day
 _YEAR = 365.2425 * 86400  # seconds
 
 
@@ -47,6 +48,9 @@ def _moment(word: Any, form: str) -> datetime | None:
     if not isinstance(word, str):
         return None
     try:
+        if QUARTER in form:
+            quarter = datetime.strptime(word, form.replace(QUARTER, "%m"))
+            return quarter.replace(month=3 * quarter.month - 2) if quarter.month <= 4 else None
         found = datetime.fromisoformat(word) if form == ISO else datetime.strptime(word, form)
         return found if found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)
     except (ValueError, OverflowError):

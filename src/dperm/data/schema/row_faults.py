@@ -18,7 +18,7 @@ def row_faults(schema: Schema, table: Any) -> dict[int, str]:
     refuse_absent_columns(schema, encoder.frame)
     found: dict[int, str] = {}
     for column in schema.feature_columns:
-        faults = column.faults(encoder.frame[column.name], encoder.encoding)
+        faults = column.faults(encoder.frame[column.source], encoder.encoding)
         if schema.missing in ("error", "drop"):
             rows = np.flatnonzero(encoder.gaps[column.name])
             faults |= {int(row): f"column {column.name!r} is missing" for row in rows}
@@ -31,7 +31,7 @@ def clipped_rows(schema: Schema, table: Any) -> dict[int, str]:
     encoder = SchemaEncoder(schema, table)
     found: dict[int, list[str]] = {}
     for column in schema.feature_columns:
-        for row in np.flatnonzero(column.outside(encoder.frame[column.name], encoder.decimal)):
+        for row in np.flatnonzero(column.outside(encoder.frame[column.source], encoder.decimal)):
             found.setdefault(int(row), []).append(column.name)
     return {row: ", ".join(names) for row, names in found.items()}
 
@@ -41,5 +41,5 @@ def rows_of_other_parts(schema: Schema, table: Any, name: str, value: str) -> di
     encoder = SchemaEncoder(schema, table)
     at = schema.columns_of(name)[value] - min(schema.columns_of(name).values())
     column = next(column for column in schema.columns if column.name == name)
-    mine = column.encode(encoder.frame[name], replace(encoder.encoding, lenient=True))[:, at] > 0
+    mine = column.encode(encoder.frame[column.source], replace(encoder.encoding, lenient=True))[:, at] > 0
     return {int(row): f"column {name!r} is not {value!r}, which this model is for" for row in np.flatnonzero(~mine)}

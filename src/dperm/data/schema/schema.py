@@ -14,8 +14,10 @@ from dperm import _validate as check
 from dperm._files import read_bounded
 from dperm._json import unique_names
 from dperm.data.schema.column_pairs import Pair, admit_pairs
-from dperm.data.schema.columns import OTHER, Column, Encoding, TargetRange, checked_range, date_parts
+from dperm.data.schema.columns import OTHER, Column, Encoding
+from dperm.data.schema.date_parts import date_parts
 from dperm.data.schema.entries import SchemaError, is_number
+from dperm.data.schema.ranges import CountRange, TargetRange, checked_range
 from dperm.data.schema.schema_file import as_text, given_by
 from dperm.privacy.accountants.gaussian import gaussian_mu
 
@@ -41,6 +43,8 @@ class Schema:
     rows of a person are used. "": each row is a person.
     `found`: the certificate, as its JSON, of how ranges, categories and labels were found on these records privately (`find`):
     what is trained by this schema has paid for it, too.
+    `target_range`: the range of a target that is a number, also given as the `range` of the target's own column, where files have
+    it. A `CountRange` where that column's `measure` is "count".
     `proposed` marks a schema read off the data: not public until someone who has not seen them confirms it.
     """
 
@@ -71,10 +75,7 @@ class Schema:
         if labels != [self.target]:
             raise SchemaError(f"Expected exactly the target {self.target!r} to have type label, got {labels}.")
         object.__setattr__(self, "classes", tuple(str(value) for value in self.classes))
-        if (not self.classes) == (self.target_range is None):
-            raise SchemaError("Expected either classes (classification) or target_range (regression).")
-        if self.target_range is not None:
-            object.__setattr__(self, "target_range", TargetRange(*checked_range(self.target_range, "the target")))
+        self._settle_target()
         if self.classes and len(set(self.classes)) < max(2, len(self.classes)):
             raise SchemaError(f"Expected at least two distinct classes, got {list(self.classes)}.")
         for entry, meant in self.label.read.items():
@@ -89,7 +90,7 @@ class Schema:
             raise SchemaError(
                 f"Expected max_rows_per_unit to be a whole number from 1 to {_MOST_ROWS:,}, got {self.max_rows_per_unit!r}."
             )
-        if self.unit and any(column.name == self.unit and column.type != "ignore" for column in self.columns):
+        if self.unit and any(column.source == self.unit and column.type != "ignore" for column in self.columns):
             raise SchemaError(
                 f"Expected the unit {self.unit!r} to be no feature and no target: give it the type ignore, or leave it out."
             )
@@ -97,6 +98,42 @@ class Schema:
         object.__setattr__(self, "pairs", pairs)
         if self.dimension == 0:
             raise SchemaError("Expected at least one feature column.")
+
+    def _settle_target(self) -> None:
+        """The target's range comes with its column or beside it, and is kept beside it: one range, however it is stated."""
+        label, given = self.label, self.target_range
+        if label.range is not None:
+            if self.classes:
+                raise SchemaError(
+                    f"Expected a range of the target {self.target!r}, of a regression, or classes, its labels, got both: take "
+                    "one out."
+                )
+            if given is not None and tuple(given) != label.range:
+                raise SchemaError(
+                    f"Expected one range of the target, got target_range {list(given)} and, in the row of {self.target!r}, "
+                    f"{list(label.range)}: take target_range out."
+                )
+            given = TargetRange(*label.ends)
+            columns = (replace(column, range=None) if column is label else column for column in self.columns)
+            object.__setattr__(self, "columns", tuple(columns))
+        if (not self.classes) == (given is None):
+            raise SchemaError(
+                "Expected either classes, the labels of a target, or a range in the target's row, of a target that is a number."
+            )
+        if given is None:
+            if label.measure:
+                raise SchemaError(f"Expected no measure of the target {self.target!r}, which has labels, got {label.measure!r}.")
+            return
+        low, high = checked_range(given, "the target")
+        if label.measure == "count" and low < 0:
+            raise SchemaError(f"Expected counts from 0 or above in the target {self.target!r}, got the range {[low, high]}.")
+        kind = CountRange if label.measure == "count" else TargetRange
+        object.__setattr__(self, "target_range", kind(low, high))
+
+    def measured_as(self, measure: Literal["amount", "count"]) -> Schema:
+        """The same, its target a number of this kind. SchemaError for labels, and for counts below 0."""
+        columns = (replace(column, measure=measure) if column.name == self.target else column for column in self.columns)
+        return replace(self, columns=tuple(columns))
 
     @property
     def encoding(self) -> Encoding:
@@ -111,6 +148,11 @@ class Schema:
     def feature_columns(self) -> list[Column]:
         """Those that features are made of, in order."""
         return [column for column in self.columns if column.is_feature]
+
+    def table_columns(self, *, features: bool = False) -> list[str]:
+        """The columns of a table that it speaks of, each once, in order; with `features` those that features are made of."""
+        columns = self.feature_columns if features else self.columns
+        return list(dict.fromkeys(column.source for column in columns))
 
     @property
     def parts(self) -> list[Column | Pair]:
@@ -179,7 +221,9 @@ class Schema:
         except ValueError:
             raise
         except Exception as error:  # whatever a table of somebody else's makes a constructor stumble over
-            raise SchemaError(f"A schema needs name, target, columns and classes or target_range: {error!r}.") from error
+            raise SchemaError(
+                f"A schema needs name, target, columns and classes or a range in the target's row: {error!r}."
+            ) from error
 
     @classmethod
     def load(cls, path: str | Path) -> Schema:
@@ -195,7 +239,11 @@ class Schema:
 
     def to_json(self, *, editor: bool = False) -> str:
         """JSON that `load` reads, one column a line. `editor`: it names the file beside it that editors complete from."""
-        return as_text({**vars(self), "format": self.extra}, editor=editor)
+        columns = self.columns
+        if self.target_range is not None:  # where its reader looks for it: in the target's row
+            ends = tuple(self.target_range)
+            columns = tuple(replace(column, range=ends) if column.name == self.target else column for column in columns)
+        return as_text({**vars(self), "format": self.extra, "columns": columns, "target_range": None}, editor=editor)
 
 
 def usual_knots(schema: Schema, epsilon: float, delta: float, public_size: int | None = None) -> int:

@@ -55,7 +55,7 @@ def given_by(data: Mapping[str, Any]) -> dict[str, Any]:
     if odd := sorted(set(data.get("format", {})) - FORMAT):
         raise SchemaError(f"Expected the entries {sorted(FORMAT)} in a format, got {odd[:3]}.")
     if lost := [name for name in ("name", "target", "columns") if name not in data]:
-        raise SchemaError(f"A schema needs name, target, columns and classes or target_range, got no {lost[0]}.")
+        raise SchemaError(f"A schema needs name, target, columns and classes or a range in the target's row, got no {lost[0]}.")
     given = {name: data[name] for name in ENTRIES if name in data}
     return given | {"columns": tuple(_column(item) for item in data["columns"]), "classes": tuple(data.get("classes", ()))}
 
@@ -73,9 +73,11 @@ def _column(item: Any) -> Column:
         raise SchemaError(f"Expected a type of column {item['name']!r}.")
     if odd := [value for value in item.get("categories", ()) if not isinstance(value, str | int | float)]:
         raise SchemaError(f"Expected categories of {item['name']!r} to be texts or numbers, got {odd[0]!r}.")
-    if not isinstance(item.get("parts", []), list):
-        raise SchemaError(f"Expected parts of {item['name']!r} to be a list, got {item['parts']!r}.")
-    given: dict[str, Any] = {name: tuple(value) if name in ("categories", "parts") else value for name, value in item.items()}
+    for name in ("parts", "also_reads"):
+        if not isinstance(item.get(name, []), list):
+            raise SchemaError(f"Expected {name} of {item['name']!r} to be a list, got {item[name]!r}.")
+    lists = ("categories", "parts", "also_reads")
+    given: dict[str, Any] = {name: tuple(value) if name in lists else value for name, value in item.items()}
     return Column(**given)
 
 

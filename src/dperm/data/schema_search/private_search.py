@@ -19,9 +19,10 @@ import numpy as np
 from scipy.special import ndtri
 
 from dperm import _validate as check
-from dperm.data.schema.columns import OTHER, Column, TargetRange
+from dperm.data.schema.columns import OTHER, Column
 from dperm.data.schema.entries import SchemaError
 from dperm.data.schema.privacy_units import unit_numbers
+from dperm.data.schema.ranges import TargetRange
 from dperm.data.schema.schema import Schema
 from dperm.data.schema_search.counting import (
     GRID,

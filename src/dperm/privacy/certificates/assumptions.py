@@ -232,12 +232,13 @@ def labels(count: int | None, *, stated: bool) -> Assumption:
     return Assumption(text, "caller", "stated by the caller" if stated else taken, "labels")
 
 
-def clipped_targets(bound: float) -> Assumption:
-    return Assumption(f"Targets lie in ±{bound:g}.", "library", "enforced: others are clipped", "targets")
+def clipped_targets(low: float, high: float) -> Assumption:
+    within = f"±{high:g}" if low == -high else f"[{low:g}, {high:g}]"
+    return Assumption(f"Targets lie in {within}.", "library", "enforced: others are clipped", "targets")
 
 
-def clipped_counts(bound: float) -> Assumption:
-    return Assumption(f"Counts lie in [0, {bound:g}].", "library", "enforced: others are clipped", "targets")
+def clipped_counts(low: float, high: float) -> Assumption:
+    return Assumption(f"Counts lie in [{low:g}, {high:g}].", "library", "enforced: others are clipped", "targets")
 
 
 # Of networks
