@@ -16,7 +16,7 @@ relative to the lengths of the terms. Where that is much of the norm, it is comp
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -57,6 +57,11 @@ class Form(ABC):
     def settled(self, scratch: Scratch) -> Form:
         """The form to keep until the weighted sum: this one, or all gradients where they take less memory."""
         return self
+
+    def blocks(self, lease: Callable[[], Scratch], *, summed: bool) -> Iterator[tuple[slice, Form]]:
+        """The form, settled, for some records at a time where that takes less memory; each lasts until the next one comes. Its
+        norms are wanted, and its sum where it is to be `summed`."""
+        yield slice(None), self.settled(lease())
 
 
 class Dense(Form):
@@ -106,7 +111,7 @@ class Outer(Form):
             return (row_lengths(self.left.flatten(1)) * row_lengths(self.right.flatten(1))).square().to(self.left.dtype)
         ghost = (2 if _needs_double(self.left, self.right) else 1) * t * (m + n) < m * n
         parts: list[Tensor] = []
-        for part in record_chunks(len(self.left), 2 * t * t if ghost else m * n, self.left):
+        for part in record_chunks(len(self.left), 2 * t * (t + m + n) if ghost else m * n, self.left):
             left, right = self.left[part], self.right[part]
             if ghost:
                 parts.append(ghost_squares(left, right))
@@ -128,10 +133,26 @@ class Outer(Form):
     def without(self, bad: Tensor) -> Outer:
         return Outer(_zeroed(self.left, bad), _zeroed(self.right, bad), self.shape)
 
-    def settled(self, scratch: Scratch) -> Form:
+    @property
+    def _is_stored(self) -> bool:
         t, m, n = self._sizes
-        if t == 1 or m * n > 2 * t * (m + n):  # up to twice the memory, for a third of the operations
-            return self
+        return t > 1 and m * n <= 2 * t * (m + n)  # up to twice the memory, for a third of the operations
+
+    def settled(self, scratch: Scratch) -> Form:
+        return self._stored(scratch) if self._is_stored else self
+
+    def blocks(self, lease: Callable[[], Scratch], *, summed: bool) -> Iterator[tuple[slice, Form]]:
+        t, m, n = self._sizes
+        ghost = (2 if _needs_double(self.left, self.right) else 1) * t * t * (m + n)
+        if not self._is_stored and not (summed and t > 1 and ghost > _TOUCHED * m * n):
+            yield slice(None), self
+            return
+        for part in record_chunks(len(self.left), m * n, self.left):
+            scratch = lease()
+            yield part, Outer(self.left[part], self.right[part], self.shape)._stored(scratch)
+
+    def _stored(self, scratch: Scratch) -> Dense:
+        t, m, n = self._sizes
         values = scratch((len(self.left), m, n), self.left)
         squares: list[Tensor] = []
         for part in record_chunks(len(values), m * n + t * (m + n), values):
@@ -202,6 +223,10 @@ class Block(Form):
 
     def settled(self, scratch: Scratch) -> Block:
         return Block(self.form.settled(scratch), self.start, self.shape)
+
+    def blocks(self, lease: Callable[[], Scratch], *, summed: bool) -> Iterator[tuple[slice, Block]]:
+        for part, form in self.form.blocks(lease, summed=summed):
+            yield part, Block(form, self.start, self.shape)
 
 
 class Total(Form):
@@ -308,6 +333,7 @@ def _padded(values: Tensor, axis: int, before: int, after: int) -> Tensor:
     return out
 
 
+_TOUCHED = 32  # products in the time that it takes to add up a number and its square
 _RAISED = 2e-3  # squared norms that had to be raised by more are computed in double
 _TERMS = 128  # products that single precision adds up
 _SQUARES = 256  # and squares
