@@ -376,6 +376,7 @@ def training() -> Training:
     return Training.of_trainer(trainer, (numbers, numbers), pairs)
 
 
+@pytest.mark.slow
 def test_neighbours_differ_by_one_bounded_gradient() -> None:
     assert replay(training(), both_ways=False).verdict == "consistent"
 
