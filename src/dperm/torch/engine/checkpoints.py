@@ -8,7 +8,8 @@ there, too. A record draws what it drew at first, what Python reads are the cons
 second run are the ones that are read. Where the second run calls other functions than the first one, reads more or fewer
 numbers, or has another result, the model does not run in step.
 
-The memory is that of ordinary checkpointing: the inputs of each part, and one part's insides at a time.
+The memory is that of ordinary checkpointing: the inputs of each part, and one part's insides at a time. Gradients of records are
+not kept either (`dperm.torch.engine.clipped_sums`).
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ repeated with the same draws, and each form is added to the sum as soon as it is
 al. 2021, but for the cut).
 
 *Sensitivity.* Let s_k be the squared norm of a record's gradient with respect to parameter k in the first run, and h_k that
-gradient in the second run. The record's factor f was made of n = √Σ_k s_k, so that f·n ≤ C. The sum takes f·h_k·min(1, √s_k/‖h_k‖),
-where ‖h_k‖ is measured of the very form that is added. Its length is at most f·√s_k, and that of all parameters together at most
-f·√Σ_k s_k = f·n ≤ C, *whatever the second run computes*. No other record moves s_k, f or h_k, for both runs show the model one
-record. So a record adds a function of itself, of released numbers and of what is drawn for it, no longer than C: as in a pass that
-keeps its forms, and on the same assumptions.
+gradient in the second run. The record's factor f was made of n = √Σ_k s_k, so that f·n ≤ C. The sum takes
+f·h_k·min(1, √s_k/‖h_k‖), where ‖h_k‖ is measured of the very form that is added. Its length is at most f·√s_k, and that of all
+parameters together at most f·√Σ_k s_k = f·n ≤ C, *whatever the second run computes*. No other record moves s_k, f or h_k, for in
+both runs the model sees one record. So a record adds a function of itself, of released numbers and of what is drawn for it, no
+longer than C: as in a pass that keeps its forms, and on the same assumptions.
 
 Where both runs compute the same, min(1, ·) is 1, and the sum is that of the clipped gradients. Where they do not (a clock, a
 kernel that adds up in any order), it is one of other gradients, cut more: a matter of accuracy, and not of privacy. Before the

@@ -19,8 +19,8 @@ from dperm.torch.tensors.buffers import Leases
 
 @dataclass(frozen=True)
 class Part:
-    """One run of the records `records` (k,), numbers in the batch. Where it kept no forms, `again` repeats it for the weighted sum
-    (p,) of its gradients by factors (k,) or (k, groups); None for zero."""
+    """One run of the records `records` (k,), numbers in the batch. Where it kept no forms, `again` repeats it, for the weighted
+    sum (p,) of its gradients by factors (k,) or (k, groups); None for zero."""
 
     records: Tensor
     run: Partial

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 import torch.nn.grad
 from torch import Tensor, nn
 
-from dperm.torch.engine.gradient_forms import Dense, Form, Outer, ghost_squares, wide
+from dperm.torch.engine.gradient_forms import Dense, Form, Outer, wide
+from dperm.torch.engine.lengths import ghost_squares
 from dperm.torch.engine.rules.patches import Geometry, patch_gram, patches
 from dperm.torch.engine.tracing import Run, detached, rule_for
 from dperm.torch.tensors.buffers import Scratch, record_chunks
