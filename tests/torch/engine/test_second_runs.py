@@ -21,7 +21,7 @@ from dperm.gradient import AdaptiveClip, Clip, PerLayer
 from dperm.gradient.recipes import dp_sgd, dpis
 from dperm.objectives.sums import RunningSum
 from dperm.torch import ModuleObjective, PrivateTrainer
-from dperm.torch.engine import clipped_sums
+from dperm.torch.engine import clipped_sums, layer_taps
 from dperm.torch.engine.gradient_forms import Outer
 from dperm.torch.engine.isolated import Evaluation
 from dperm.torch.engine.randomness import Draws
@@ -57,7 +57,7 @@ def test_every_family_against_autograd(family: str, way: str) -> None:
     objective = checkpointed(style, way)
     found = objective.evaluate(numbers, numbers)
     if not style.experts:  # which read what a record chooses: positions are sorted by it
-        assert objective.engine.checkpointed and objective.one_by_one is None
+        assert objective.engine.runs_twice and objective.one_by_one is None
     expected = by_autograd(styled(style), next_words, numbers, numbers, SIZE)
     factors = torch.linspace(0.1, 1, SIZE, dtype=torch.float64)
     assert_close(found.norms, expected.norm(dim=1))
@@ -137,7 +137,7 @@ def run(checkpointed: bool, data: Any, groups: Any = None, **settings: Any) -> T
         del given["clipping_norm"]
     trainer = PrivateTrainer(model, next_words, torch.optim.SGD(model.parameters(), lr=0.1), **given)
     trainer.fit(data, groups=groups, progress=False)
-    assert trainer.objective.engine.checkpointed is checkpointed
+    assert trainer.objective.engine.runs_twice is checkpointed
     return trainer.objective.theta.clone()
 
 
@@ -307,19 +307,19 @@ def test_what_runs_twice_is_decided_before_the_charge() -> None:
     model, numbers = made(style).double(), words(SIZE)
     objective = ModuleObjective(model, next_words)
     objective.evaluate(numbers, numbers, norms_only=True)
-    assert objective.engine.checkpointed
+    assert objective.engine.runs_twice
     model.style = Style()  # no parts any more
     with objective.engine.paid_for(secret=False):
         found = objective.per_example(objective.theta, (numbers, numbers))
         expected = by_autograd(styled(Style()), next_words, numbers, numbers, SIZE)
         assert_close(rows_of(found), expected)
-    assert objective.engine.checkpointed, "as it was when the run was charged"
+    assert objective.engine.runs_twice, "as it was when the run was charged"
     objective.evaluate(numbers, numbers)
-    assert not objective.engine.checkpointed
+    assert not objective.engine.runs_twice
     with objective.engine.paid_for(secret=False):
         model.style = style
         assert_close(rows_of(objective.per_example(objective.theta, (numbers, numbers))), expected)
-    assert not objective.engine.checkpointed
+    assert not objective.engine.runs_twice
 
 
 def most_forms(objective: ModuleObjective, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -348,14 +348,18 @@ def test_factors_are_let_go_as_they_come(monkeypatch: pytest.MonkeyPatch) -> Non
     assert tied <= kept + 1, "a tied head's own, until the embedding's last use"
 
 
-def test_adapters_of_a_frozen_model() -> None:
+def test_adapters_run_once_for_their_forms_are_thin(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = words(SIZE, LENGTH)
     model, plain = (
         adapted(made(Style(checkpointed=way)).double(), lambda name: "proj" in name) for way in (WAYS["not reentrant"], None)
     )
     assert any(isinstance(module, Adapted) for module in model.modules())
-    found = ModuleObjective(model, next_words).evaluate(numbers, numbers)
-    assert_close(rows_of(found), by_autograd(plain, next_words, numbers, numbers, SIZE))
+    for large, twice in ((3, False), (0, True)):
+        monkeypatch.setattr(layer_taps, "_LARGE", large)
+        objective = ModuleObjective(model, next_words)
+        found = objective.evaluate(numbers, numbers)
+        assert objective.engine.runs_twice is twice
+        assert_close(rows_of(found), by_autograd(plain, next_words, numbers, numbers, SIZE))
 
 
 # Replay

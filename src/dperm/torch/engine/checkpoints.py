@@ -141,6 +141,7 @@ class _Part:
             split = sum(mine[: len(candidates)])
             self._given = [tensor for tensor, is_mine in zip(candidates, mine, strict=False) if is_mine]
             self._chosen = [place for place, is_mine in zip(places, mine[len(candidates) :], strict=True) if is_mine]
+            run.tape.given_bytes += sum(numbers.numel() * numbers.element_size() for numbers in first[:split])
             results = first[split:]
             self._sums = [_sums(result) for result in results]
             if not results:

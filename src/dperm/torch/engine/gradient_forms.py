@@ -51,6 +51,11 @@ class Form(ABC):
     def without(self, bad: Tensor) -> Form:
         """The same with the gradients of the records in `bad` (b,) set to zero."""
 
+    @property
+    def kept_numbers(self) -> int:
+        """How many numbers it holds once it is settled, by shapes alone; 0 where that is not known."""
+        return 0
+
     def settled(self, scratch: Scratch) -> Form:
         """The form to keep until the weighted sum: this one, or all gradients where they take less memory."""
         return self
@@ -75,6 +80,10 @@ class Dense(Form):
         if self.values.dim() == 1:
             return self.values * self.values
         return squared_lengths(self.values.flatten(1)).to(self.values.dtype)
+
+    @property
+    def kept_numbers(self) -> int:
+        return self.values.numel()
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         return (factors @ self.values.flatten(1)).view(self.shape) if self.values.dim() > 1 else factors @ self.values
@@ -135,6 +144,11 @@ class Outer(Form):
         t, m, n = self._sizes
         return t > 1 and m * n <= 2 * t * (m + n)  # up to twice the memory, for a third of the operations
 
+    @property
+    def kept_numbers(self) -> int:
+        t, m, n = self._sizes
+        return len(self.left) * (m * n if self._is_stored else t * (m + n))
+
     def settled(self, scratch: Scratch) -> Form:
         return self._stored(scratch) if self._is_stored else self
 
@@ -176,6 +190,10 @@ class Rows(Form):
         squares = each.new_zeros(b).index_add_(0, keys // self.shape[0], each).to(self.values.dtype)
         return _longer(squares, row_lengths(self.values), t)
 
+    @property
+    def kept_numbers(self) -> int:
+        return self.values.numel() + self.indices.numel()
+
     def weighted_sum(self, factors: Tensor) -> Tensor:
         out = self.values.new_zeros(self.shape)
         self.add_weighted(factors, out)
@@ -207,6 +225,10 @@ class Block(Form):
 
     def squares(self) -> Tensor:
         return self.form.squares()
+
+    @property
+    def kept_numbers(self) -> int:
+        return self.form.kept_numbers
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         part = self.form.weighted_sum(factors)
@@ -243,6 +265,10 @@ class Total(Form):
                 size = size + 2 * magnitude
         # without cross terms nothing cancels
         return _raised(result, torch.where(size > 0, size + result, size))
+
+    @property
+    def kept_numbers(self) -> int:
+        return sum(part.kept_numbers for part in self.parts)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         result = self.parts[0].weighted_sum(factors)

@@ -53,9 +53,9 @@ class IsolatedEngine:
         self.copied: dict[nn.Parameter, None] = {}
         self.rules: dict[Any, None] = {}
         self.charged = False
-        #: whether the model has checkpointed parts, by its last run before the charge: passes then compute gradients twice, first
-        #: for their norms and then for their sum, and keep none of them (`clipped_sums`)
-        self.checkpointed = False
+        #: whether passes compute gradients twice, first for their norms and then for their sum, and keep none of them
+        #: (`clipped_sums`): where parts of the model are checkpointed and forms are large, in its last run before the charge
+        self.runs_twice = False
         #: names of trained parameters that no loss depends on, known after the first look
         self.untouched: list[str] = []
         #: code of installed packages that ran when the model was looked at
@@ -88,7 +88,7 @@ class IsolatedEngine:
                 else:
                     one.batch(Batch.whole(records, padded(inputs), padded(targets), names))
         if not self.charged and (each is not None or not beside):
-            self.checkpointed = one.checkpointed
+            self.runs_twice = one.runs_twice
             one.refuse_kept()
         return TorchPass(size, one.parts or [nobody(self.flat)], self.flat, one.leases)
 
@@ -139,11 +139,11 @@ class IsolatedEngine:
     @contextlib.contextmanager
     def as_it_was(self) -> Iterator[None]:
         """How the model has to run in the block says nothing of how it runs afterwards, in another mode."""
-        before = self.one_by_one, self.own_tensors, self.checkpointed
+        before = self.one_by_one, self.own_tensors, self.runs_twice
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             yield
-        self.one_by_one, self.own_tensors, self.checkpointed = before
+        self.one_by_one, self.own_tensors, self.runs_twice = before
 
     def slower(self, reason: str) -> None:
         """Run one record after the other from now on."""
@@ -170,8 +170,8 @@ class Evaluation:
     def __init__(self, engine: IsolatedEngine, kept: Snapshot, norms_only: bool) -> None:
         self.parts: list[Part] = []
         self.leases: list[Leases] = []
-        #: whether a part of the model has run again on the way back
-        self.checkpointed = False
+        #: whether forms took so much memory that checkpointing saved none
+        self.runs_twice = False
         self._engine, self._kept, self._norms_only, self._begun = engine, kept, norms_only, False
         trained = {leaf.untyped_storage().data_ptr() for leaf in engine.flat.leaves}
         self._fixed = kept.left_out | trained
@@ -215,7 +215,7 @@ class Evaluation:
     def _part(self, branch: Branch, mine: Batch, physical_size: int, seed: int, partial: Partial) -> Part:
         """A run in step with its forms, or where the model is checkpointed, with what repeats it."""
         engine = self._engine
-        if self._norms_only or not (engine.checkpointed or (self.checkpointed and not engine.charged)):
+        if self._norms_only or not (engine.runs_twice or (self.runs_twice and not engine.charged)):
             return Part(mine.records, partial)
         partial = replace(partial, forms=[])
         return Part(mine.records, partial, SecondRun(engine, branch, mine, physical_size, seed, partial))
@@ -278,7 +278,7 @@ class Evaluation:
         self.begin()
         engine = self._engine
         engine.draws.start(seed)
-        tape = Tape(batch.size, engine.flat, self._norms_only or engine.checkpointed, engine.pool, total)
+        tape = Tape(batch.size, engine.flat, self._norms_only or engine.runs_twice, engine.pool, total)
         self.leases.append(tape.scratch)
         given = tensors((batch.inputs, batch.targets))
         axes = [0 if counted else None for counted in batch.by_record]
@@ -307,7 +307,7 @@ class Evaluation:
         if engine.draws.strayed:
             raise OutsideError("The model draws by a function that dperm does not know.")
         found = self._collected(tape, losses)
-        self.checkpointed |= tape.checkpointed
+        self.runs_twice |= tape.forms_are_large
         return found
 
     def _collected(self, tape: Tape, losses: Tensor) -> Partial:

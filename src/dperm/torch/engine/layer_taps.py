@@ -24,6 +24,8 @@ from dperm.torch.tensors.buffers import Pool
 #: (output gradient, *saved) → pairs of a parameter, or of what is derived from parameters, and a form
 Reader = Callable[..., Iterable[tuple[Any, Form]]]
 
+_LARGE = 3  # times what parts are given: insides of one part and the scores of words take as much
+
 
 @dataclass(frozen=True)
 class Partial:
@@ -54,6 +56,8 @@ class Tape:
         self.norms_only = norms_only
         self.forms: dict[nn.Parameter, Form] = {}
         self.squares: dict[nn.Parameter, Tensor] = {}
+        #: numbers that all forms hold, and bytes of what checkpointed parts are given
+        self.kept_numbers = self.given_bytes = 0
         #: by the identities of their values, which stay theirs as long as the tape does
         self.derived: dict[int, Derived] = {}
         #: what reads taps of a checkpointed part's first run, in place of their readers: nothing should
@@ -98,9 +102,10 @@ class Tape:
             self.anchor, self._round, self.instead = kept
 
     @property
-    def checkpointed(self) -> bool:
-        """Whether a part has run again."""
-        return self._rounds > 0
+    def forms_are_large(self) -> bool:
+        """Whether parts of the model are checkpointed, and forms take much more than what these are given: a model would then
+        save no memory by them."""
+        return self._rounds > 0 and self.kept_numbers * self.flat.dtype.itemsize > _LARGE * self.given_bytes
 
     def add(self, forms: Iterable[tuple[Tensor, Form]]) -> None:
         """Take forms in; a parameter's norm is computed when its last use has arrived."""
@@ -139,6 +144,7 @@ class Tape:
         if (derived := self.derived.get(id(parameter))) is not None:
             self.add(derived.taken_back(form))
             return
+        self.kept_numbers += form.kept_numbers
         if self._total is not None:
             self._total.add(parameter, form)
         elif self.norms_only:
