@@ -322,6 +322,23 @@ def test_what_runs_twice_is_decided_before_the_charge() -> None:
     assert not objective.engine.runs_twice
 
 
+def test_parts_that_are_checkpointed_in_training_mode_only() -> None:
+    """As in transformers: where layers drop, they were compared with an ordinary batch in evaluation mode."""
+
+    class InTraining(LanguageModel):
+        def forward(self, input_ids: Tensor) -> Tensor:
+            self.style = style if self.training else Style()
+            return super().forward(input_ids)
+
+    style, numbers = Style(dropout=0.3, checkpointed=WAYS["not reentrant"]), words(SIZE)
+    torch.manual_seed(0)
+    objective = ModuleObjective(InTraining(style).double(), next_words)
+    objective.engine.draws = Repeated(objective.flat.device)
+    found = objective.evaluate(numbers, numbers)
+    assert objective.engine.runs_twice
+    assert_close(rows_of(found), dropped(Style(dropout=0.3))[1])
+
+
 def most_forms(objective: ModuleObjective, monkeypatch: pytest.MonkeyPatch) -> int:
     """The most pairs of factors that are in memory together in a step."""
     numbers, alive, most = words(SIZE), weakref.WeakSet[Outer](), [0]
@@ -349,7 +366,7 @@ def test_factors_are_let_go_as_they_come(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_adapters_run_once_for_their_forms_are_thin(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = words(SIZE, LENGTH)
+    numbers = words(SIZE, 4 * LENGTH)
     model, plain = (
         adapted(made(Style(checkpointed=way)).double(), lambda name: "proj" in name) for way in (WAYS["not reentrant"], None)
     )

@@ -1,9 +1,9 @@
 """Gradients that are computed a second time, and summed as they come: each is cut to the length that it had at first.
 
 A pass over a checkpointed model would keep what checkpointing throws away, if it held the factors of all gradients until the
-norms are known. So it computes norms alone, and lets every form go. Once the clipping factors are known, the same run is
-repeated with the same draws, and each form is added to the sum as soon as it is complete (the two passes of ghost clipping, Li et
-al. 2021, but for the cut).
+norms are known. So where these are large it computes norms alone, and lets every form go. Once the clipping factors are known,
+the same run is repeated with the same draws, and each form is added to the sum as soon as it is complete (the two passes of ghost
+clipping, Li et al. 2021, but for the cut).
 
 *Sensitivity.* Let s_k be the squared norm of a record's gradient with respect to parameter k in the first run, and h_k that
 gradient in the second run. The record's factor f was made of n = √Σ_k s_k, so that f·n ≤ C. The sum takes
