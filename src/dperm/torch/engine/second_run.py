@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,10 +13,29 @@ from torch import Tensor
 from dperm.torch.engine.branches import Branch
 from dperm.torch.engine.clipped_sums import ClippedSum
 from dperm.torch.engine.layer_taps import Partial
+from dperm.torch.engine.randomness import Draws
 from dperm.torch.engine.record_batch import Batch
+from dperm.torch.parameters.flat_parameters import FlatParameters
+from dperm.torch.tensors.buffers import Pool
 
-if TYPE_CHECKING:
-    from dperm.torch.engine.isolated import Evaluation, IsolatedEngine
+
+class Runs(Protocol):
+    """What runs records once more: an `Evaluation`."""
+
+    def in_step(
+        self, branch: Branch, batch: Batch, physical_size: int, seed: int, total: ClippedSum | None = None
+    ) -> Partial: ...
+
+
+class Engine(Protocol):
+    """What a run belongs to: an `IsolatedEngine`."""
+
+    flat: FlatParameters
+    pool: Pool
+    draws: Draws
+    charged: bool
+
+    def evaluating(self, norms_only: bool, step: int | None = None) -> AbstractContextManager[Runs]: ...
 
 
 class SecondRun:
@@ -24,9 +44,7 @@ class SecondRun:
     RuntimeError where the parameters have changed since: the sum would be of other gradients.
     """
 
-    def __init__(
-        self, engine: IsolatedEngine, branch: Branch, batch: Batch, physical_size: int, seed: int, first: Partial
-    ) -> None:
+    def __init__(self, engine: Engine, branch: Branch, batch: Batch, physical_size: int, seed: int, first: Partial) -> None:
         self._engine, self._branch, self._batch, self._first = engine, branch, batch, first
         self._physical_size, self._seed, self._step = physical_size, seed, engine.draws.of_this_step
         self._theta = _sketch(engine.flat.stored())
@@ -42,7 +60,7 @@ class SecondRun:
         with self._engine.evaluating(False, self._step) as evaluation:
             return self._sum(evaluation, self._branch, torch.arange(self._batch.size), factors)
 
-    def _sum(self, evaluation: Evaluation, branch: Branch, places: Tensor, factors: Tensor) -> Tensor | None:
+    def _sum(self, evaluation: Runs, branch: Branch, places: Tensor, factors: Tensor) -> Tensor | None:
         """The same for the records at these places of the run. Once the run is charged, a record that fails this time contributes
         zero and changes nothing for the others: it is found by halves, and what a failed run has added is thrown away."""
         engine, whole = self._engine, len(places) == self._batch.size
