@@ -22,10 +22,12 @@ from dperm.gradient.recipes import dp_sgd, dpis
 from dperm.objectives.sums import RunningSum
 from dperm.torch import ModuleObjective, PrivateTrainer
 from dperm.torch.engine import clipped_sums, layer_taps
-from dperm.torch.engine.gradient_forms import Outer
+from dperm.torch.engine.gradient_forms import Dense, Outer
 from dperm.torch.engine.isolated import Evaluation
 from dperm.torch.engine.randomness import Draws
 from dperm.torch.engine.second_run import SecondRun
+from dperm.torch.parameters.flat_parameters import FlatParameters
+from dperm.torch.tensors.buffers import Pool
 from helpers.language_models import FAMILIES, LENGTH, Adapted, LanguageModel, Style, adapted, made, next_words, words
 from helpers.oracle import by_autograd, half_squares
 
@@ -231,6 +233,19 @@ def test_no_record_adds_more_than_its_norm_in_the_first_run(factor: float, monke
 
 def _parts(row: Tensor, objective: ModuleObjective) -> list[Tensor]:
     return list(objective.flat.parts(row))
+
+
+def test_gradients_are_cut_to_their_limits_and_never_made_longer() -> None:
+    flat = FlatParameters(nn.Linear(2, 1).double())
+    weight, bias = flat.leaves
+    limits = {weight: torch.tensor([4.0, 4.0, 4.0, 0.0], dtype=torch.float64)}
+    bad = torch.tensor([False, False, True, False])
+    total = clipped_sums.ClippedSum(flat, limits, bad, torch.tensor([1.0, 10.0, 1e6, 1e6], dtype=torch.float64), Pool())
+    rows = torch.tensor([[[6.0, 8.0]], [[0.3, -0.4]], [[1.0, 1.0]], [[1.0, 1.0]]], dtype=torch.float64)
+    total.add(weight, Dense(rows))
+    total.add(bias, Dense(torch.ones(4, 1, dtype=torch.float64)))  # which had no gradient at first
+    assert total.total is not None
+    assert torch.allclose(total.total, torch.tensor([1.2 + 3.0, 1.6 - 4.0, 0.0], dtype=torch.float64), rtol=1e-9, atol=1e-9)
 
 
 def test_without_the_cut_a_record_would_add_more(monkeypatch: pytest.MonkeyPatch) -> None:
