@@ -113,7 +113,7 @@ def test_who_runs_alone_after_a_failure_draws_what_it_drew_with_the_others(monke
     def fails(*args: Any) -> Any:
         raise RuntimeError("an operator that has no batching rule")
 
-    monkeypatch.setattr("dperm.torch.engine.isolated.Evaluation._in_step", fails)
+    monkeypatch.setattr("dperm.torch.engine.isolated.Evaluation.in_step", fails)
     alone = contributions(model, x)
     assert torch.allclose(alone, expected, rtol=1e-4, atol=1e-5)
     assert bool((expected.norm(dim=1) > 0).all())

@@ -169,7 +169,8 @@ def test_a_norm_that_cancels_is_not_understated() -> None:
     left = torch.randn(200, 30, 50)
     left = torch.cat([left, -left + 1e-5 * torch.randn_like(left)], dim=1)
     right = torch.randn(200, 30, 60).repeat(1, 2, 1)
-    from dperm.torch.engine.gradient_forms import Outer, ghost_squares
+    from dperm.torch.engine.gradient_forms import Outer
+    from dperm.torch.engine.lengths import ghost_squares
 
     form = Outer(left, right)
     exact = (left.double().mT @ right.double()).flatten(1).square().sum(1)

@@ -8,7 +8,8 @@ there, too. A record draws what it drew at first, what Python reads are the cons
 second run are the ones that are read. Where the second run calls other functions than the first one, reads more or fewer
 numbers, or has another result, the model does not run in step.
 
-The memory is that of ordinary checkpointing: the inputs of each part, and one part's insides at a time.
+The memory is that of ordinary checkpointing: the inputs of each part, and one part's insides at a time. Gradients of records are
+not kept either (`dperm.torch.engine.clipped_sums`).
 """
 
 from __future__ import annotations
@@ -140,6 +141,7 @@ class _Part:
             split = sum(mine[: len(candidates)])
             self._given = [tensor for tensor, is_mine in zip(candidates, mine, strict=False) if is_mine]
             self._chosen = [place for place, is_mine in zip(places, mine[len(candidates) :], strict=True) if is_mine]
+            run.tape.given_bytes += sum(numbers.numel() * numbers.element_size() for numbers in first[:split])
             results = first[split:]
             self._sums = [_sums(result) for result in results]
             if not results:

@@ -4,24 +4,21 @@ A form answers three questions about b records without being told how it does so
 gradient, the sum of the gradients weighted by (b,) factors, and, where nothing cheaper is known, all b gradients.
 Numbers narrower than single precision are widened first, so that norms and sums are in float32 or float64.
 
-Norms are never understated.
-A sum of n squares in single precision may lose n roundings, of equal numbers always to the same side. So few are added up in
-single precision, and their sums in double; what they may have lost is added.
-
-‖Σ_t l_t ⊗ r_t‖² = Σ_tt' ⟨l_t, l_t'⟩·⟨r_t, r_t'⟩ (ghost norm: Li et al. 2021; Bu, Mao and Xu 2022). The terms cancel where
-gradients of the positions point against each other: the norm is raised by all that rounding can take from inner products,
-relative to the lengths of the terms. Where that is much of the norm, it is computed in double.
+Norms are never understated (`dperm.torch.engine.lengths`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from dperm.torch.engine.lengths import ghost_squares, length_bounds, needs_double, reordering, row_lengths, squared_lengths
 from dperm.torch.tensors.buffers import Scratch, record_chunks
+
+_TOUCHED = 32  # products in the time that it takes to add up a number and its square
 
 
 def wide(tensor: Tensor) -> Tensor:
@@ -54,9 +51,19 @@ class Form(ABC):
     def without(self, bad: Tensor) -> Form:
         """The same with the gradients of the records in `bad` (b,) set to zero."""
 
+    @property
+    def kept_numbers(self) -> int:
+        """How many numbers it holds once it is settled, by shapes alone; 0 where that is not known."""
+        return 0
+
     def settled(self, scratch: Scratch) -> Form:
         """The form to keep until the weighted sum: this one, or all gradients where they take less memory."""
         return self
+
+    def blocks(self, lease: Callable[[], Scratch], *, summed: bool) -> Iterator[tuple[slice, Form]]:
+        """The form, settled, for some records at a time where that takes less memory; each lasts until the next one comes. Its
+        norms are wanted, and its sum where it is to be `summed`."""
+        yield slice(None), self.settled(lease())
 
 
 class Dense(Form):
@@ -73,6 +80,10 @@ class Dense(Form):
         if self.values.dim() == 1:
             return self.values * self.values
         return squared_lengths(self.values.flatten(1)).to(self.values.dtype)
+
+    @property
+    def kept_numbers(self) -> int:
+        return self.values.numel()
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         return (factors @ self.values.flatten(1)).view(self.shape) if self.values.dim() > 1 else factors @ self.values
@@ -104,9 +115,9 @@ class Outer(Form):
         t, m, n = self._sizes
         if t == 1:  # one factor may be tiny where the other is huge: their squares would underflow in single precision
             return (row_lengths(self.left.flatten(1)) * row_lengths(self.right.flatten(1))).square().to(self.left.dtype)
-        ghost = (2 if _needs_double(self.left, self.right) else 1) * t * (m + n) < m * n
+        ghost = (2 if needs_double(self.left, self.right) else 1) * t * (m + n) < m * n
         parts: list[Tensor] = []
-        for part in record_chunks(len(self.left), 2 * t * t if ghost else m * n, self.left):
+        for part in record_chunks(len(self.left), 2 * t * (t + m + n) if ghost else m * n, self.left):
             left, right = self.left[part], self.right[part]
             if ghost:
                 parts.append(ghost_squares(left, right))
@@ -128,10 +139,31 @@ class Outer(Form):
     def without(self, bad: Tensor) -> Outer:
         return Outer(_zeroed(self.left, bad), _zeroed(self.right, bad), self.shape)
 
-    def settled(self, scratch: Scratch) -> Form:
+    @property
+    def _is_stored(self) -> bool:
         t, m, n = self._sizes
-        if t == 1 or m * n > 2 * t * (m + n):  # up to twice the memory, for a third of the operations
-            return self
+        return t > 1 and m * n <= 2 * t * (m + n)  # up to twice the memory, for a third of the operations
+
+    @property
+    def kept_numbers(self) -> int:
+        t, m, n = self._sizes
+        return len(self.left) * (m * n if self._is_stored else t * (m + n))
+
+    def settled(self, scratch: Scratch) -> Form:
+        return self._stored(scratch) if self._is_stored else self
+
+    def blocks(self, lease: Callable[[], Scratch], *, summed: bool) -> Iterator[tuple[slice, Form]]:
+        t, m, n = self._sizes
+        ghost = (2 if needs_double(self.left, self.right) else 1) * t * t * (m + n)
+        if not self._is_stored and not (summed and t > 1 and ghost > _TOUCHED * m * n):
+            yield slice(None), self
+            return
+        for part in record_chunks(len(self.left), m * n, self.left):
+            scratch = lease()
+            yield part, Outer(self.left[part], self.right[part], self.shape)._stored(scratch)
+
+    def _stored(self, scratch: Scratch) -> Dense:
+        t, m, n = self._sizes
         values = scratch((len(self.left), m, n), self.left)
         squares: list[Tensor] = []
         for part in record_chunks(len(values), m * n + t * (m + n), values):
@@ -157,6 +189,10 @@ class Rows(Form):
         each = row_lengths(sums).square()
         squares = each.new_zeros(b).index_add_(0, keys // self.shape[0], each).to(self.values.dtype)
         return _longer(squares, row_lengths(self.values), t)
+
+    @property
+    def kept_numbers(self) -> int:
+        return self.values.numel() + self.indices.numel()
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         out = self.values.new_zeros(self.shape)
@@ -190,6 +226,10 @@ class Block(Form):
     def squares(self) -> Tensor:
         return self.form.squares()
 
+    @property
+    def kept_numbers(self) -> int:
+        return self.form.kept_numbers
+
     def weighted_sum(self, factors: Tensor) -> Tensor:
         part = self.form.weighted_sum(factors)
         return _padded(part, 0, self.start, self.shape[0] - self.stop)
@@ -202,6 +242,10 @@ class Block(Form):
 
     def settled(self, scratch: Scratch) -> Block:
         return Block(self.form.settled(scratch), self.start, self.shape)
+
+    def blocks(self, lease: Callable[[], Scratch], *, summed: bool) -> Iterator[tuple[slice, Block]]:
+        for part, form in self.form.blocks(lease, summed=summed):
+            yield part, Block(form, self.start, self.shape)
 
 
 class Total(Form):
@@ -221,6 +265,10 @@ class Total(Form):
                 size = size + 2 * magnitude
         # without cross terms nothing cancels
         return _raised(result, torch.where(size > 0, size + result, size))
+
+    @property
+    def kept_numbers(self) -> int:
+        return sum(part.kept_numbers for part in self.parts)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         result = self.parts[0].weighted_sum(factors)
@@ -263,7 +311,7 @@ def total(parts: Sequence[Form]) -> Form:
 def _lengthened(squares: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """Squared norms of Σ_t left_t ⊗ right_t, with what the sum over records may add to one of them in rounding: it takes another
     order, and where terms are huge and cancel, another result."""
-    return _longer(squares, _length_bounds(left) * _length_bounds(right), left.shape[1])
+    return _longer(squares, length_bounds(left) * length_bounds(right), left.shape[1])
 
 
 def _longer(squares: Tensor, terms: Tensor, count: int) -> Tensor:
@@ -306,121 +354,3 @@ def _padded(values: Tensor, axis: int, before: int, after: int) -> Tensor:
     out = values.new_zeros(sizes)
     out.narrow(axis, before, values.shape[axis]).copy_(values)
     return out
-
-
-_RAISED = 2e-3  # squared norms that had to be raised by more are computed in double
-_TERMS = 128  # products that single precision adds up
-_SQUARES = 256  # and squares
-
-
-def squared_lengths(values: Tensor) -> Tensor:
-    """(…,) squared lengths of values (…, n), in double precision; squares below the smallest number of their type are lost."""
-    if values.dtype == torch.float64:
-        return torch.linalg.vector_norm(values, dim=-1).square() * (1 + values.shape[-1] * torch.finfo(values.dtype).eps)
-    count = values.shape[-1]
-    whole = count // _SQUARES * _SQUARES
-    if not whole:
-        total = torch.linalg.vector_norm(values, dim=-1).double().square()
-    else:
-        total = torch.linalg.vector_norm(values[..., :whole].unflatten(-1, (-1, _SQUARES)), dim=-1).double().square().sum(-1)
-        if whole < count:
-            total = total + torch.linalg.vector_norm(values[..., whole:], dim=-1).double().square()
-    return total * (1 + (_SQUARES + 4) * torch.finfo(values.dtype).eps / 2)
-
-
-def row_lengths(values: Tensor) -> Tensor:
-    """(…,) lengths of values (…, n), in double precision, whatever their size."""
-    if values.dtype != torch.float64:  # squares of single precision neither overflow nor underflow in double
-        error = values.shape[-1] * torch.finfo(torch.float64).eps
-        return torch.linalg.vector_norm(values, dim=-1, dtype=torch.float64) * (1 + error)
-    scaled, sizes = _scaled(values)
-    return squared_lengths(scaled).sqrt() * sizes
-
-
-def _length_bounds(values: Tensor) -> Tensor:
-    """(…,) bounds from above on lengths of values (…, n), in double precision; in one pass where squares neither overflow nor
-    underflow."""
-    if values.dtype == torch.float64:
-        return row_lengths(values)
-    lengths = torch.linalg.vector_norm(values, dim=-1).double() * (1 + values.shape[-1] * torch.finfo(values.dtype).eps)
-    far = ~((lengths > 1e-12) & (lengths < 1e15))
-    if bool(far.any()):
-        lengths[far] = row_lengths(values[far])
-    return lengths
-
-
-def reordering(count: int, dtype: torch.dtype) -> float:
-    """What a sum of `count` terms in another order, and the products in it, may add to its length, in units of the terms'."""
-    return (8 + count) * torch.finfo(dtype).eps / 2
-
-
-def gram(rows: Tensor) -> Tensor:
-    """Inner products (b, T, T) of rows (b, T, n), in double precision, each wrong by `_error` of the lengths at most."""
-    inner, sizes = _inner_products(rows)
-    return inner * (sizes[:, :, None] * sizes[:, None, :])
-
-
-def ghost_squares(left: Tensor, right: Tensor, right_gram: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-    """(b,) squared norms of Σ_t left_t ⊗ right_t for left (b, T, m) and right (b, T, n).
-
-    Or for positions whose inner products `right_gram` (b, T, T) gives: sums of entries of `gram(right)`, of single precision.
-    """
-    dtype, narrow = left.dtype, left.dtype != torch.float64
-    if _needs_double(left, right):
-        squares, rounding, lengths = _squares(left.double(), right.double(), right_gram, scaled=False)
-        return ((squares + rounding).sqrt() + reordering(left.shape[1], dtype) * lengths).square().to(dtype)
-    squares, rounding, lengths = _squares(left, right, right_gram)
-    doubtful = rounding > _RAISED * squares
-    if narrow and bool(doubtful.any()):
-        again = _squares(left[doubtful].double(), right[doubtful].double(), right_gram, scaled=False)
-        squares[doubtful], rounding[doubtful], lengths[doubtful] = again
-    # a sum over records adds up in the factors' own precision, in another order
-    return ((squares + rounding).sqrt() + reordering(left.shape[1], dtype) * lengths).square().to(dtype)
-
-
-def _needs_double(left: Tensor, right: Tensor) -> bool:
-    """Whether single precision says too little of ghost norms where gradients of positions are at right angles: the square of
-    their lengths' sum is T times the result then."""
-    return left.dtype != torch.float64 and 2 * (_error(left) + _error(right)) * left.shape[1] > _RAISED
-
-
-def _squares(
-    left: Tensor, right: Tensor, right_gram: Callable[[Tensor], Tensor] | None, *, scaled: bool = True
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Squared norms in double precision, what rounding may have taken from them, and the sums of the terms' lengths. What was of
-    single precision need not be `scaled`: in double its products neither overflow nor underflow."""
-    lefts, weights = _inner_products(left, scaled=scaled)
-    if right_gram is None:  # sizes of both factors together: one may be tiny where the other is huge
-        rights, sizes = _inner_products(right, scaled=scaled)
-        weights = weights * sizes
-    else:
-        rights = right_gram(right)
-    terms = lefts * rights * (weights[:, :, None] * weights[:, None, :])
-    lengths = terms.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt().sum(1)
-    summed = lefts.shape[1] ** 2 * torch.finfo(torch.float64).eps  # of this sum itself
-    return terms.sum((1, 2)).clamp(min=0), (1.01 * (_error(left) + _error(right)) + summed) * lengths.square(), lengths
-
-
-def _inner_products(rows: Tensor, *, scaled: bool = True) -> tuple[Tensor, Tensor]:
-    """Inner products of rows brought to size 1 where they are `scaled`, (b, T, T), and the sizes (b, T): both in double."""
-    if not scaled:
-        return rows @ rows.mT, rows.new_ones(rows.shape[:2])
-    rows, sizes = _scaled(rows)
-    if rows.dtype == torch.float64 or rows.shape[2] <= _TERMS:
-        return (rows @ rows.mT).double(), sizes
-    total = rows.new_zeros(len(rows), rows.shape[1], rows.shape[1], dtype=torch.float64)
-    for part in rows.split(_TERMS, 2):
-        total += part @ part.mT
-    return total, sizes
-
-
-def _scaled(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Values (…, n) with their largest entry 1, where squares neither underflow nor overflow, and the sizes (…,) in double."""
-    sizes = values.abs().amax(-1).clamp(min=torch.finfo(values.dtype).tiny)
-    return values / sizes[..., None], sizes.double()
-
-
-def _error(rows: Tensor) -> float:
-    """Of an entry of `gram`, in units of the rows' lengths: n roundings in any order, and those of bringing rows to size 1."""
-    terms = rows.shape[2] if rows.dtype == torch.float64 else min(rows.shape[2], _TERMS)
-    return (terms + 4) * torch.finfo(rows.dtype).eps / 2

@@ -9,7 +9,7 @@ import gc
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from types import CodeType
 from typing import Any
 
@@ -22,50 +22,21 @@ from dperm.torch.data.collation import grouped
 from dperm.torch.engine.branches import Branch, BranchesDiffer
 from dperm.torch.engine.by_record import Alone, InStep
 from dperm.torch.engine.checkpoints import in_runs
+from dperm.torch.engine.clipped_sums import ClippedSum
 from dperm.torch.engine.gradient_pass import Part, TorchPass, nobody
 from dperm.torch.engine.layer_taps import Partial, Tape
 from dperm.torch.engine.model_state import Snapshot
 from dperm.torch.engine.randomness import Draws
+from dperm.torch.engine.record_batch import Batch
 from dperm.torch.engine.record_gradients import add_dense, slopes
+from dperm.torch.engine.second_run import SecondRun
 from dperm.torch.engine.tracing import OutsideError, RefusedError, Run
 from dperm.torch.engine.whole_batch import Beside
 from dperm.torch.parameters.flat_parameters import FlatParameters
 from dperm.torch.tensors.buffers import Leases, Pool
-from dperm.torch.tensors.nested import FAILURES, map_tensors, padded, tensors, with_tensors
+from dperm.torch.tensors.nested import FAILURES, padded, tensors, with_tensors
 from dperm.torch.tensors.process_switches import put_switches, switches
 from dperm.torch.tensors.user_code_errors import in_short
-
-
-@dataclass
-class Batch:
-    """Records that run together: their numbers in the whole batch, inputs and targets; in a replay their names, too. `by_record`
-    says of each tensor whether its first axis counts the records."""
-
-    records: Tensor
-    inputs: Any
-    targets: Any
-    by_record: Sequence[bool]
-    names: Sequence[object] | None = None
-
-    @classmethod
-    def whole(cls, records: Tensor, inputs: Any, targets: Any, names: Sequence[object] | None) -> Batch:
-        counted = [bool(item.dim()) and item.shape[0] == len(records) for item in tensors((inputs, targets))]
-        return cls(records, inputs, targets, counted, names)
-
-    @property
-    def size(self) -> int:
-        return len(self.records)
-
-    def of(self, places: Tensor) -> Batch:
-        """Those of the records at these places."""
-        names = None if self.names is None else [self.names[place] for place in places.tolist()]
-        counted = iter(self.by_record)
-
-        def chosen(item: Tensor) -> Tensor:
-            return item[places.to(item.device)] if next(counted) else item
-
-        inputs, targets = map_tensors(chosen, (self.inputs, self.targets))
-        return Batch(self.records[places], inputs, targets, self.by_record, names)
 
 
 class IsolatedEngine:
@@ -82,6 +53,9 @@ class IsolatedEngine:
         self.copied: dict[nn.Parameter, None] = {}
         self.rules: dict[Any, None] = {}
         self.charged = False
+        #: whether passes compute gradients twice, first for their norms and then for their sum, and keep none of them
+        #: (`clipped_sums`): where parts of the model are checkpointed and forms are large, in its last run before the charge
+        self.runs_twice = False
         #: names of trained parameters that no loss depends on, known after the first look
         self.untouched: list[str] = []
         #: what a pass changes and leaves behind, and what is put back after it, known after the first look
@@ -107,28 +81,35 @@ class IsolatedEngine:
         """The pass over `size` records, (inputs, targets) or `Ragged`. The model's state, and the global generators, are as they
         were when it ends. With `beside` records of one shape run in one ordinary batch: that none influences another is the
         caller's assumption then. `each` makes the parts of records of one shape in another way than by their gradients."""
-        kept = self.snapshot()
-        one = Evaluation(self, kept, norms_only)
         replayed = alignment.current()
-        with self.draws.kept(), _without_fast_paths(), in_runs(), warnings.catch_warnings():
+        with self.evaluating(norms_only) as one:
+            for records, inputs, targets in grouped(batch, size):
+                names = None if replayed is None else replayed.names_of(inputs) or range(size)
+                if each is not None:
+                    each(one, Batch.whole(records, padded(inputs), padded(targets), names))
+                elif beside:
+                    one.beside(Batch.whole(records, inputs, targets, names))
+                else:
+                    one.batch(Batch.whole(records, padded(inputs), padded(targets), names))
+        if not self.charged and (each is not None or not beside):
+            self.runs_twice = one.runs_twice
+            one.refuse_kept()
+        return TorchPass(size, one.parts or [nobody(self.flat)], self.flat, one.leases)
+
+    @contextlib.contextmanager
+    def evaluating(self, norms_only: bool, step: int | None = None) -> Iterator[Evaluation]:
+        """Within the block the model runs on records; afterwards its state and the global generators are as they were. Records
+        share draws from the seed `step`, or those of the step that it is."""
+        one = Evaluation(self, self.snapshot(), norms_only)
+        with self.draws.kept(step), _without_fast_paths(), in_runs(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "There is a performance drop")  # of torch.vmap, to people who build PyTorch
             if self.charged:  # what a record makes the model say would be an output
                 warnings.simplefilter("ignore")
             try:
-                for records, inputs, targets in grouped(batch, size):
-                    names = None if replayed is None else replayed.names_of(inputs) or range(size)
-                    if each is not None:
-                        each(one, Batch.whole(records, padded(inputs), padded(targets), names))
-                    elif beside:
-                        one.beside(Batch.whole(records, inputs, targets, names))
-                    else:
-                        one.batch(Batch.whole(records, padded(inputs), padded(targets), names))
+                yield one
             finally:
                 self.flat.rest()
                 one.put_back()
-        if not self.charged and (each is not None or not beside):
-            one.refuse_kept()
-        return TorchPass(size, one.parts or [nobody(self.flat)], self.flat, one.leases)
 
     def snapshot(self) -> Snapshot:
         """What the model and the loss keep besides the trained parameters; where these are sharded, besides all parameters."""
@@ -165,11 +146,11 @@ class IsolatedEngine:
     @contextlib.contextmanager
     def as_it_was(self) -> Iterator[None]:
         """How the model has to run in the block says nothing of how it runs afterwards, in another mode."""
-        before = self.one_by_one, self.own_tensors
+        before = self.one_by_one, self.own_tensors, self.runs_twice
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             yield
-        self.one_by_one, self.own_tensors = before
+        self.one_by_one, self.own_tensors, self.runs_twice = before
 
     def slower(self, reason: str) -> None:
         """Run one record after the other from now on."""
@@ -196,6 +177,8 @@ class Evaluation:
     def __init__(self, engine: IsolatedEngine, kept: Snapshot, norms_only: bool) -> None:
         self.parts: list[Part] = []
         self.leases: list[Leases] = []
+        #: whether forms took so much memory that checkpointing saved none
+        self.runs_twice = False
         self._engine, self._kept, self._norms_only, self._begun = engine, kept, norms_only, False
         trained = {leaf.untyped_storage().data_ptr() for leaf in engine.flat.leaves}
         self._fixed = kept.left_out | trained
@@ -224,10 +207,8 @@ class Evaluation:
             if engine.one_by_one is not None:
                 self._one_by_one(mine)
                 continue
-            self.begin()
-            engine.draws.start(seed)
             try:
-                partial = self._in_step(branch, mine, batch.size)
+                partial = self.in_step(branch, mine, batch.size, seed)
             except BranchesDiffer as differ:
                 waiting += branch.parted(differ.groups)
             except Exception as error:
@@ -236,7 +217,15 @@ class Evaluation:
                 if mine.names is not None and engine.draws.drawn:
                     self._one_by_one(mine)  # each must draw what it draws in the run that is compared
                 else:
-                    self.parts.append(Part(mine.records, partial))
+                    self.parts.append(self._part(branch, mine, batch.size, seed, partial))
+
+    def _part(self, branch: Branch, mine: Batch, physical_size: int, seed: int, partial: Partial) -> Part:
+        """A run in step with its forms, or where the model is checkpointed, with what repeats it."""
+        engine = self._engine
+        if self._norms_only or not (engine.runs_twice or (self.runs_twice and not engine.charged)):
+            return Part(mine.records, partial)
+        partial = replace(partial, forms=[])
+        return Part(mine.records, partial, SecondRun(engine, branch, mine, physical_size, seed, partial))
 
     def beside(self, batch: Batch) -> None:
         """Run all records in one ordinary batch."""
@@ -291,8 +280,13 @@ class Evaluation:
         engine.slower(in_short(error))
         return []
 
-    def _in_step(self, branch: Branch, batch: Batch, physical_size: int) -> Partial:
-        engine, tape = self._engine, self.tape(batch.size)
+    def in_step(self, branch: Branch, batch: Batch, physical_size: int, seed: int, total: ClippedSum | None = None) -> Partial:
+        """Run records of one branch in step, with draws from this seed. Their gradients go to `total`, where there is one."""
+        self.begin()
+        engine = self._engine
+        engine.draws.start(seed)
+        tape = Tape(batch.size, engine.flat, self._norms_only or engine.runs_twice, engine.pool, total)
+        self.leases.append(tape.scratch)
         given = tensors((batch.inputs, batch.targets))
         axes = [0 if counted else None for counted in batch.by_record]
 
@@ -319,7 +313,9 @@ class Evaluation:
             losses = torch.vmap(one, in_dims=(0, *axes), randomness="different")(torch.zeros(batch.size), *given)
         if engine.draws.strayed:
             raise OutsideError("The model draws by a function that dperm does not know.")
-        return self._collected(tape, losses)
+        found = self._collected(tape, losses)
+        self.runs_twice |= tape.forms_are_large
+        return found
 
     def _collected(self, tape: Tape, losses: Tensor) -> Partial:
         """Run the way back, and take what the taps read. OutsideError where autograd still finds a trained parameter, which has

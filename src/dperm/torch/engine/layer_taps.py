@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dperm.torch.engine.clipped_sums import ClippedSum, lost_squares, measured
 from dperm.torch.engine.derived import Derived
 from dperm.torch.engine.gradient_forms import Form, total
 from dperm.torch.parameters.flat_parameters import FlatParameters
@@ -24,31 +25,40 @@ from dperm.torch.tensors.buffers import Pool
 #: (output gradient, *saved) → pairs of a parameter, or of what is derived from parameters, and a form
 Reader = Callable[..., Iterable[tuple[Any, Form]]]
 
+_LARGE = 3  # times what parts are given: insides of one part and the scores of words take as much
+
 
 @dataclass(frozen=True)
 class Partial:
-    """What one run leaves, of all its records: `losses` (k,), squared norms `squares` (k, groups), and the forms of
-    gradients."""
+    """What one run leaves, of all its records: `losses` (k,), squared norms `squares` (k, groups), those of each parameter that a
+    loss depends on, `by_parameter` (k,), which records are `bad` (k,) and count as zero, and the forms of gradients, if any are
+    kept."""
 
     losses: Tensor
     squares: Tensor
+    by_parameter: Mapping[nn.Parameter, Tensor]
+    bad: Tensor
     forms: Sequence[Form | None]
 
 
 class Tape:
     """What one forward and one backward of `size` records at the parameters of `flat` leave behind.
 
-    Memory for the forms comes from `pool`. With `norms_only`, forms are dropped as soon as their norms are known.
+    Memory for the forms comes from `pool`. With `norms_only`, forms are dropped as soon as their norms are known; with a `total`,
+    they are added to it instead.
     """
 
-    def __init__(self, size: int, flat: FlatParameters, norms_only: bool, pool: Pool) -> None:
+    def __init__(self, size: int, flat: FlatParameters, norms_only: bool, pool: Pool, total: ClippedSum | None = None) -> None:
         self.size = size
         self.flat = flat
         self.scratch = pool.lease()
         self._pool = pool
+        self._total = total
         self.norms_only = norms_only
         self.forms: dict[nn.Parameter, Form] = {}
-        self.squares: list[tuple[int, Tensor]] = []
+        self.squares: dict[nn.Parameter, Tensor] = {}
+        #: numbers that all forms hold, and bytes of what checkpointed parts are given
+        self.kept_numbers = self.given_bytes = 0
         #: by the identities of their values, which stay theirs as long as the tape does
         self.derived: dict[int, Derived] = {}
         #: what reads taps of a checkpointed part's first run, in place of their readers: nothing should
@@ -92,6 +102,12 @@ class Tape:
         finally:
             self.anchor, self._round, self.instead = kept
 
+    @property
+    def forms_are_large(self) -> bool:
+        """Whether parts of the model are checkpointed, and forms take much more than what these are given: a model would then
+        save no memory by them."""
+        return self._rounds > 0 and self.kept_numbers * self.flat.dtype.itemsize > _LARGE * self.given_bytes
+
     def add(self, forms: Iterable[tuple[Tensor, Form]]) -> None:
         """Take forms in; a parameter's norm is computed when its last use has arrived."""
         for parameter, form in forms:
@@ -100,13 +116,18 @@ class Tape:
             if len(pending) == self._uses[parameter]:
                 self._finish(parameter, self._pending.pop(parameter))
 
-    def collected(self, losses: Tensor) -> Partial:
-        """What the run has left, once its backward has run: uses that no loss depends on have come to nothing."""
+    def finish(self) -> None:
+        """Take in what is left, once the backward has run: uses that no loss depends on have come to nothing."""
         for parameter in [parameter for parameter in self._pending if id(parameter) in self.derived]:
             self._finish(parameter, self._pending.pop(parameter))
         for parameter in list(self._pending):
             self._finish(parameter, self._pending.pop(parameter))
-        squares = _by_group(self.squares, len(self.flat.groups), losses.new_zeros(self.size)).to(losses.dtype)
+
+    def collected(self, losses: Tensor) -> Partial:
+        """What the run has left, once its backward has run."""
+        self.finish()
+        by_group = ((self.flat.group_of[parameter], values) for parameter, values in self.squares.items())
+        squares = _by_group(by_group, len(self.flat.groups), losses.new_zeros(self.size)).to(losses.dtype)
         # squares below the smallest normal number may be gone, one for each parameter: norms are never understated
         squares += torch.tensor(_tiny(self.flat), dtype=squares.dtype, device=squares.device)
         # a record whose gradient is not finite contributes zero; so does one whose norm overflows
@@ -115,19 +136,21 @@ class Tape:
             self._drop(bad)
             squares[bad] = 0.0
         forms = [] if self.norms_only else [self.forms.get(parameter) for parameter in self.flat.leaves]
-        return Partial(losses, squares, forms)
+        return Partial(losses, squares, self.squares, bad, forms)
 
     def _finish(self, parameter: Any, pending: list[Form]) -> None:
         form = total(pending)
         if (derived := self.derived.get(id(parameter))) is not None:
             self.add(derived.taken_back(form))
             return
-        if self.norms_only:
-            lease = self._pool.lease()  # of its own: used again by the next parameter
-            settled = form.settled(lease)
+        self.kept_numbers += form.kept_numbers
+        if self._total is not None:
+            self._total.add(parameter, form)
+        elif self.norms_only:
+            self.squares[parameter] = measured(form, self._pool)
         else:
             settled = self.forms[parameter] = form.settled(self.scratch)
-        self.squares.append((self.flat.group_of[parameter], settled.squares()))
+            self.squares[parameter] = settled.squares()
 
     def _drop(self, bad: Tensor) -> None:
         """Zero the contributions of the records in `bad` (b,): 0·nan is nan, so a factor of 0 is not enough."""
@@ -178,4 +201,4 @@ def _tiny(flat: FlatParameters) -> list[float]:
     sizes = [0] * len(flat.groups)
     for parameter, group in zip(flat.parameters, flat.group_index, strict=True):
         sizes[group] += parameter.numel()
-    return [4 * size * torch.finfo(flat.dtype).tiny for size in sizes]
+    return [lost_squares(size, flat) for size in sizes]

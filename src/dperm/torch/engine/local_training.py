@@ -14,7 +14,8 @@ from dperm.objectives import LocalSteps
 from dperm.release import alignment
 from dperm.torch.engine.branches import Branch
 from dperm.torch.engine.gradient_pass import Part
-from dperm.torch.engine.isolated import Batch, Evaluation, IsolatedEngine
+from dperm.torch.engine.isolated import Evaluation, IsolatedEngine
+from dperm.torch.engine.record_batch import Batch
 from dperm.torch.engine.record_gradients import add_dense
 from dperm.torch.tensors.nested import map_tensors
 

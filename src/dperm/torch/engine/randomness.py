@@ -81,14 +81,28 @@ class Draws:
         """The seed of a record of a replayed run in this step."""
         return alignment.seed_of("record", name, self._seed)
 
+    @property
+    def of_this_step(self) -> int:
+        """The seed of what records of a step share."""
+        assert self._seed is not None
+        return self._seed
+
     @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
-        """The global generators are at the end of the block as they were before it."""
+    def kept(self, step: int | None = None) -> Iterator[None]:
+        """The global generators are at the end of the block as they were before it. Records share what comes of the seed `step`
+        within it, where one is given."""
+        before = self._seed
+        if step is not None:
+            self._seed = step
         if self._seed is None:
             replayed = alignment.current()
             self._seed = self.seed() if replayed is None else alignment.seed_of("step", replayed.next_step())
-        with kept_states(self._device):
-            yield
+        try:
+            with kept_states(self._device):
+                yield
+        finally:
+            if step is not None:
+                self._seed = before
 
     def start(self, of_records: int, elsewhere: int | None = None) -> None:
         """Begin a run of the model: records draw from the seed `of_records`, the step from its own, and what draws otherwise from

@@ -325,8 +325,9 @@ class Run(TorchFunctionMode):
             raise RuntimeError(f"{func.__name__} writes into a tensor that is made of parameters alone.")
         elif self.trains(written) or (isinstance(written, Tensor) and self._is_fixed(written)):
             raise RefusedError(
-                f"The model writes into a trained parameter, or into a tensor of more than a million numbers, while it runs "
-                f"({func.__name__}). Neither is put back after each pass, and what is written may be of records."
+                f"The model writes into a trained parameter, or into a tensor of more than a million numbers (of a frozen "
+                f"parameter: 4,096), while it runs ({func.__name__}). Neither is put back after each pass, and what is written "
+                "may be of records: write between steps."
             )
 
     def _is_fixed(self, tensor: Tensor) -> bool:

@@ -22,6 +22,7 @@ _STEPS, _NOISE = 100_000, 0.5  # of runs that choose theirs on the way: more ste
 _SHARE = 1e-2  # of δ: what ends of tails may cost
 
 _BLOCK = 1 << 14  # numbers at once, so that what is made of them on the way stays in cache
+_DEVICE_BLOCK = 1 << 23  # the same on a device, whose double precision would take several times a query's memory otherwise
 _SEEDED = "; noise on {}: the device's generator, seeded with 63 bits by the operating system"
 _DEVICE_NOISE = (
     "Noise is rounded to a public grid of powers of two, and added there: a query's low bits are gone. It is made of the normals "
@@ -60,9 +61,11 @@ class TorchSource(SystemSource):
             raise NotImplementedError(f"Expected Gaussian noise for a tensor, got {type(noise).__name__}.")
         scale, step = noise.level / noise.step, noise.step
         if self._generator is not None:
-            normal = torch.randn(query.shape, generator=self._generator, dtype=torch.float64, device=query.device)
-            normal.mul_(scale).round_().add_(query.double().div_(step).round_()).mul_(step)
-            return query.copy_(normal)
+            for part in query.detach().view(-1).split(_DEVICE_BLOCK):
+                normal = torch.randn(part.shape, generator=self._generator, dtype=torch.float64, device=part.device)
+                normal.mul_(scale).round_().add_(part.double().div_(step).round_()).mul_(step)
+                part.copy_(normal)
+            return query
         held = query.detach().cpu()  # the same memory, where it is on the CPU
         flat = held.view(-1).numpy()
         for start in range(0, len(flat), _BLOCK):

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 import torch.nn.grad
 from torch import Tensor, nn
 
-from dperm.torch.engine.gradient_forms import Dense, Form, Outer, ghost_squares, wide
+from dperm.torch.engine.gradient_forms import Dense, Form, Outer, wide
+from dperm.torch.engine.lengths import ghost_squares
 from dperm.torch.engine.rules.patches import Geometry, patch_gram, patches
 from dperm.torch.engine.tracing import Run, detached, rule_for
 from dperm.torch.tensors.buffers import Scratch, record_chunks
@@ -183,11 +184,19 @@ class ConvGradient(Form):
         clean = [torch.where(spread, torch.zeros_like(values), values) for values in (self.input, self.gradient)]
         return ConvGradient(clean[0], clean[1], self.shape, self.geometry, self.multiple)
 
-    def settled(self, scratch: Scratch) -> Form:
-        if self._pixels_are_cheaper:
-            return self
+    @property
+    def _is_stored(self) -> bool:
         held = (self.input.numel() + self.gradient.numel()) // self.gradient.shape[0] * self.multiple
-        return self._channels_last(scratch) if self.shape.numel() <= 3 * held else self
+        return not self._pixels_are_cheaper and self.shape.numel() <= 3 * held
+
+    @property
+    def kept_numbers(self) -> int:
+        if self._is_stored:
+            return len(self.gradient) // self.multiple * self.shape.numel()
+        return self.input.numel() + self.gradient.numel()
+
+    def settled(self, scratch: Scratch) -> Form:
+        return self._channels_last(scratch) if self._is_stored else self
 
 
 def _by_position(images: Tensor, groups: int, multiple: int) -> Tensor:
@@ -206,6 +215,10 @@ class ChannelsLast(Form):
 
     def squares(self) -> Tensor:
         return self.stored.squares()
+
+    @property
+    def kept_numbers(self) -> int:
+        return self.stored.kept_numbers
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         return self.stored.weighted_sum(factors).movedim(-1, 1)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from dperm.torch.engine.gradient_forms import gram
+from dperm.torch.engine.lengths import gram
 
 
 @dataclass(frozen=True)
