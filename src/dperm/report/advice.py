@@ -1,0 +1,257 @@
+"""What a comparison comes to, in plain English: which model to use, at which ε, what to expect of it, or that none is of use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dperm.objectives import RECORD
+from dperm.report.candidates import CANDIDATES, DEFAULT
+from dperm.report.leaderboard import amount_text, score_text, title_of, value_text
+from dperm.report.study import Cell, StudyResult
+from dperm.report.study_scores import WITHOUT_COPIES
+
+_LEAST = 0.02  # of the score that ranks, above a constant answer: less is of no use to anybody
+_LEFT = 0.05  # of what the best ε gains over a constant answer: where no more than this is left, the gain has ended
+_WORTH = 0.1  # of the same: what another mechanism must gain over the default to be named in its place
+_FEWEST = 3  # repeats, before an interval says anything
+_COPIED = 0.01  # of held-out records with a copy among the training records: fewer change no score that is shown
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do, and why.
+
+    Attributes
+    ----------
+    sentence : str
+        The advice, in one or two sentences.
+    mechanism, epsilon : str and float, or None
+        What it names; None where no private model is better than a constant answer.
+    gain_ends : float or None
+        The least ε compared from which on more of it gains little; None where more would still gain.
+    remarks : tuple of str
+        What else a reader must know: rare classes, persons, copies, how the choice was made.
+    """
+
+    sentence: str
+    mechanism: str | None
+    epsilon: float | None
+    gain_ends: float | None
+    remarks: tuple[str, ...]
+
+
+def advise(result: StudyResult) -> Advice:
+    """The advice that a study's scores give, to the data holder alone: it follows from the records."""
+    row = _default_row(result)
+    constant = result.cell("constant", None)
+    gains = [_gain(result, cell) for cell in row]
+    useful = [beats(cell, constant, result) for cell in row]
+    top = max(range(len(row)), key=lambda place: gains[place])
+    if not useful[top]:
+        return Advice(_useless(result, row), None, None, None, tuple(_remarks(result, None)))
+    enough = next(place for place in range(len(row)) if useful[place] and gains[top] - gains[place] <= _LEFT * gains[top])
+    ends = None if enough == len(row) - 1 and _still_rising(result, gains) else row[enough].epsilon
+    chosen = _better(result, row[enough], gains[top]) or row[enough]
+    sentence = " ".join(
+        part
+        for part in (_use(result, chosen), _after(result, row, gains, enough, ends), _before(row, gains, useful, enough))
+        if part
+    )
+    return Advice(sentence, chosen.mechanism, chosen.epsilon, ends, tuple(_remarks(result, chosen)))
+
+
+def shown_epsilon(result: StudyResult, advice: Advice) -> float:
+    """The ε at which all scores are shown: the advised one, or the one nearest 1."""
+    return advice.epsilon or min(result.study.epsilons, key=lambda value: abs(value - 1))
+
+
+def beats(cell: Cell, constant: Cell, result: StudyResult) -> bool:
+    """Whether a model is better than a constant answer by more than chance would give, and by enough to be of use."""
+    if not _gain(result, cell) >= _LEAST:
+        return False
+    lead, width = cell.paired(constant)
+    return lead > width if len(cell.scores) >= _FEWEST and width > 0 else True
+
+
+def score_in_words(result: StudyResult, cell: Cell) -> str:
+    """The score that ranks, as a sentence has it."""
+    if result.measure.unit == "percent":
+        return f"{result.metric} {100 * cell.mean:.0f} %"
+    if result.task.classes == 0 and cell.mean < 0:
+        return "predictions worse than the mean"
+    return f"{result.metric} {cell.mean:.2f}"
+
+
+def _gain(result: StudyResult, cell: Cell) -> float:
+    """How far a model is above a constant answer; below every other where it has no score."""
+    return -math.inf if math.isnan(cell.mean) else cell.mean - result.baseline
+
+
+def _default_row(result: StudyResult) -> list[Cell]:
+    """The cells along ε of the default; where it was not compared, of the mechanism that is best on average."""
+    rows = {key: [result.cell(key, epsilon) for epsilon in result.study.epsilons] for key in result.keys}
+    if DEFAULT in rows:
+        return rows[DEFAULT]
+    certified = {key: row for key, row in rows.items() if not CANDIDATES[key].claimed} or rows
+    return max(certified.values(), key=lambda row: sum(max(_gain(result, cell), -1.0) for cell in row))
+
+
+def _better(result: StudyResult, own: Cell, most: float) -> Cell | None:
+    """The mechanism that is clearly better than this one at its ε, if there is one: by more than chance would give to the best of
+    so many, and by enough to be worth a setting."""
+    others = [
+        cell
+        for cell in result.cells
+        if cell.epsilon == own.epsilon and cell.mechanism != own.mechanism and not CANDIDATES[cell.mechanism].claimed
+    ]
+    if not others or len(own.scores) < _FEWEST:
+        return None
+    best = max(others, key=lambda cell: _gain(result, cell))
+    lead, width = best.paired(own, comparisons=len(others))
+    return best if lead > max(width, _WORTH * most) else None
+
+
+def _use(result: StudyResult, chosen: Cell) -> str:
+    """What to use, and what to expect."""
+    candidate = CANDIDATES[chosen.mechanism]
+    at = f"at ε = {chosen.epsilon:g}"
+    if chosen.mechanism == DEFAULT:
+        use = f"Use what `dperm train` runs by itself, {at}"
+    elif candidate.command:
+        use = f"Use {candidate.title} (`dperm train {candidate.command}`), {at}"
+    else:
+        use = f"Use {candidate.title} (`mechanism={candidate.method!r}` in Python), {at}"
+    return f"{use}: expect {_expected(result, chosen)}."
+
+
+def _expected(result: StudyResult, chosen: Cell) -> str:
+    others = [cell for cell in result.references if cell.mechanism != "constant"]
+    without = max(others, key=lambda cell: _honest(result, cell))
+    name = "boosting" if without.mechanism == "boosting" else "a linear model"
+    plain = f"{100 * without.mean:.0f} %" if result.measure.unit == "percent" else f"{without.mean:.2f}"
+    beside = f"{name} without privacy: {plain}" if _gain(result, without) > 0 else ""
+    if result.task.classes:
+        start = f"{100 * result.baseline:.0f} %" if result.measure.unit == "percent" else f"{result.baseline:g}"
+        return f"{score_in_words(result, chosen)} ({'; '.join(part for part in (f'{start} is guessing', beside) if part)})"
+    constant = result.cell("constant", None)
+    error, mean = (amount_text(cell.measured("mean absolute error")) for cell in (chosen, constant))
+    where = f" of {result.target!r}" if result.target else ""
+    said = "; ".join(part for part in (score_in_words(result, chosen), beside) if part)
+    return f"predictions{where} that are off by {error} on average, where the mean is off by {mean} ({said})"
+
+
+def _honest(result: StudyResult, cell: Cell) -> float:
+    """The score that ranks, without what copies on both sides of the split add where there are many."""
+    alone = cell.measured(WITHOUT_COPIES)
+    return _gain(result, cell) if result.copied < _COPIED or math.isnan(alone) else alone - result.baseline
+
+
+def _after(result: StudyResult, row: Sequence[Cell], gains: Sequence[float], enough: int, ends: float | None) -> str:
+    """What more ε gains."""
+    if ends is None:
+        return "A larger ε would still gain."
+    if enough == len(row) - 1:
+        return ""
+    more = f"More ε gains little: {score_in_words(result, row[-1])} at ε = {row[-1].epsilon:g}."
+    return more + (" A smaller ε than these may do as well." if enough == 0 else "")
+
+
+def _before(row: Sequence[Cell], gains: Sequence[float], useful: Sequence[bool], enough: int) -> str:
+    """Where a smaller ε stops being of use."""
+    useless = [place for place in range(enough) if not useful[place]]
+    if useless:
+        return f"At ε = {row[useless[-1]].epsilon:g} and below it is no better than always giving the same answer."
+    poor = [place for place in range(enough) if gains[place] < gains[enough] / 2]
+    if poor:
+        return f"At ε = {row[poor[-1]].epsilon:g} and below more than half of what there is to learn is lost."
+    return ""
+
+
+def _still_rising(result: StudyResult, gains: Sequence[float]) -> bool:
+    """Whether the last ε is far from what a linear model reaches without privacy, so that more would gain."""
+    reference = _gain(result, result.cell("non-private", None))
+    return reference - gains[-1] > _LEFT * max(reference, 0.0)
+
+
+def _useless(result: StudyResult, row: Sequence[Cell]) -> str:
+    """What is said where no private model is of use."""
+    last = max(row, key=lambda cell: _gain(result, cell))
+    than = "guessing" if result.task.classes else "predicting the mean"
+    reached = score_in_words(result, last)
+    if result.task.classes == 0 and last.mean < 0:
+        reached = "R² below 0"
+    what = f" for {result.target!r}" if result.target else ""
+    start = (
+        f"Do not use a private model of these records{what}: none here, at any ε up to {max(result.study.epsilons):g}, is better "
+        f"than {than} ({reached})."
+    )
+    constant = result.cell("constant", None)
+    learnt = [cell for cell in result.references if cell.mechanism != "constant" and beats(cell, constant, result)]
+    if not learnt:
+        return f"{start} Nor is one without privacy: these columns say next to nothing of it."
+    best = max(learnt, key=lambda cell: cell.mean)
+    name = "Gradient boosting" if best.mechanism == "boosting" else "A linear model"
+    return (
+        f"{start} {name} without privacy reaches {score_in_words(result, best)}: there is something to learn, but not at these ε "
+        f"from {result.records:,} records. More records, fewer columns or a larger ε may help."
+    )
+
+
+def _remarks(result: StudyResult, chosen: Cell | None) -> list[str]:
+    """What a reader must know beside the advice."""
+    said: list[str] = []
+    if chosen is not None and result.task.classes == 2:
+        said += _found(result, chosen)
+    if chosen is not None and not CANDIDATES[chosen.mechanism].command and chosen.mechanism != DEFAULT:
+        said.append("The command line has no option for it.")
+    if chosen is not None and chosen.mechanism != DEFAULT and DEFAULT in result.keys:
+        own = result.cell(DEFAULT, chosen.epsilon)
+        said.append(
+            f"The default reaches {score_in_words(result, own)} at the same ε. Mechanisms other than the default took the number "
+            "of records as public: state it (`--public-size`) only if it may be."
+        )
+    if result.task.unit != RECORD:
+        said.append("Splits are by person: nobody's rows are on both sides.")
+    if result.copied >= _COPIED:
+        said.append(_copies(result, chosen))
+    return said
+
+
+def _found(result: StudyResult, chosen: Cell) -> list[str]:
+    """What a model of two classes does for the rarer one."""
+    found, right = chosen.measured("recall"), chosen.measured("precision")
+    if math.isnan(found):
+        return []
+    label, threshold = result.rarer, chosen.measured("threshold")
+    flags = "it flags none" if math.isnan(right) else f"of 100 that it flags, {100 * right:.0f} are"
+    said = [
+        f"Of 100 records with {label!r} it finds {100 * found:.0f}, and {flags}, where it flags a probability above "
+        f"{threshold:.2g}, the share of {label!r} among the training records."
+    ]
+    usual = chosen.measured("recall at 0.5")
+    if usual < found / 2:
+        said.append(
+            f"Answers of `dperm predict` go by 0.5, and find {100 * usual:.0f} of 100: {label!r} is rare "
+            f"({100 * result.share:.2g} % of records). Decide by its probabilities, or let errors on it count "
+            "for more (`--class-weight`)."
+        )
+    return said
+
+
+def _copies(result: StudyResult, chosen: Cell | None) -> str:
+    """What copies on both sides of the split are, and what they do to scores."""
+    said = (
+        f"{100 * result.copied:.2g} % of held-out records have a copy among the training records, alike in every column and the "
+        "target. Where copies are one person's rows or were made by joining tables, scores flatter a model that memorises: "
+        "declare a unit in the schema, or drop them. Where columns take few values, they are chance."
+    )
+    shown = [cell for cell in (chosen, *result.references) if cell is not None and cell.mechanism != "constant"]
+    found = [(cell, cell.measured(WITHOUT_COPIES)) for cell in shown]
+    pairs = [
+        f"{title_of(cell.mechanism)} {value_text(result.measure, alone)} (all: {score_text(result, cell)[0]})"
+        for cell, alone in found
+        if not math.isnan(alone)
+    ]
+    return said + (f" On held-out records without a copy, {result.metric} is: {'; '.join(pairs)}." if pairs else "")
