@@ -44,6 +44,7 @@ class ComparisonOptions(JobOptions):
     relation: Relation = "add_or_remove_one"
     repeats: Annotated[int, "Repeats, on paired random splits."] = 10
     data_norm: Annotated[float, "Public bound on a row's L2 norm."] = 1.0
+    boosting: Annotated[bool, "Gradient boosting without privacy beside them, where the table is not too large."] = True
     attack: Annotated[bool, "Also attack each mechanism, at the ε nearest 1."] = False
     jobs: Annotated[int | None, "Processes [default: all cores]."] = None
     seed: Annotated[int | None, "Fix all randomness, for tests: nothing is private then."] = None
@@ -134,7 +135,7 @@ def prepared_comparison(asked: ComparisonOptions, print_instead: Callable[[str],
     )
     results_file = asked.output.with_suffix(".results.jsonl")
     refuse_same(*(asked.sources or ()), asked.schema, asked.output, results_file)
-    alike = {name: getattr(asked, name) for name in ("delta", "repeats", "data_norm", "relation", "seed")}
+    alike = {name: getattr(asked, name) for name in ("delta", "repeats", "data_norm", "relation", "seed", "boosting")}
     study = Study(epsilons=values, mechanisms=chosen, **alike)
     with write_new(asked.output, private=True) as page:
         tables = _tables(asked)

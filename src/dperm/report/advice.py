@@ -77,11 +77,16 @@ def beats(cell: Cell, constant: Cell, result: StudyResult) -> bool:
 
 def score_in_words(result: StudyResult, cell: Cell) -> str:
     """The score that ranks, as a sentence has it."""
-    if result.measure.unit == "percent":
-        return f"{result.metric} {100 * cell.mean:.0f} %"
     if result.task.classes == 0 and cell.mean < 0:
         return "predictions worse than the mean"
-    return f"{result.metric} {cell.mean:.2f}"
+    return f"{result.metric} {_brief(result, cell.mean)}"
+
+
+def _brief(result: StudyResult, value: float) -> str:
+    """To two digits, and more where these would say that it is perfect."""
+    if result.measure.unit == "percent":
+        return f"{100 * value:.0f} %" if value < 0.995 or value == 1 else f"{100 * value:.1f} %"
+    return f"{value:.2f}" if value < 0.995 or value == 1 else f"{value:.3f}"
 
 
 def _gain(result: StudyResult, cell: Cell) -> float:
@@ -130,11 +135,10 @@ def _expected(result: StudyResult, chosen: Cell) -> str:
     others = [cell for cell in result.references if cell.mechanism != "constant"]
     without = max(others, key=lambda cell: _honest(result, cell))
     name = "boosting" if without.mechanism == "boosting" else "a linear model"
-    plain = f"{100 * without.mean:.0f} %" if result.measure.unit == "percent" else f"{without.mean:.2f}"
-    beside = f"{name} without privacy: {plain}" if _gain(result, without) > 0 else ""
+    beside = f"{name} without privacy: {_brief(result, without.mean)}" if _gain(result, without) > 0 else ""
     if result.task.classes:
-        start = f"{100 * result.baseline:.0f} %" if result.measure.unit == "percent" else f"{result.baseline:g}"
-        return f"{score_in_words(result, chosen)} ({'; '.join(part for part in (f'{start} is guessing', beside) if part)})"
+        said = "; ".join(part for part in (f"{_brief(result, result.baseline)} is guessing", beside) if part)
+        return f"{score_in_words(result, chosen)} ({said})"
     constant = result.cell("constant", None)
     error, mean = (amount_text(cell.measured("mean absolute error")) for cell in (chosen, constant))
     where = f" of {result.target!r}" if result.target else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +14,17 @@ from dperm.data import Dataset
 from dperm.objectives import LinearObjective, Records, RegularisedSum, Task
 from dperm.solvers import minimise, minimise_softmax
 
+if TYPE_CHECKING:
+    from dperm.report.study import Study
+
 #: Λ of the linear reference, in sum form: enough to make it unique. On nearly separable records it still costs some hundredths of
 #: training loss, so that a private model can undercut the reference slightly.
 _CONVEXITY = 1e-2
 
-#: Gradient boosting takes dense tables of at most so many numbers, and is trained on the first splits alone: it takes longer than
-#: all others together.
-MOST_NUMBERS = 50_000_000
-BOOSTED_SPLITS = 5
+#: Gradient boosting takes dense tables of at most so many numbers, and is trained on the first splits alone, fewer where each
+#: class has trees of its own: it takes longer than all others together.
+_MOST_NUMBERS = 50_000_000
+_BOOSTED_SPLITS, _WITH_MORE_CLASSES = 5, 3
 
 
 def linear_reference(objective: LinearObjective, records: Records, task: Task) -> Array:
@@ -45,9 +48,11 @@ def constant_answers(targets: NDArray[Any], classes: int, count: int) -> Array:
     return np.tile(shares, (count, 1))
 
 
-def can_boost(dataset: Dataset) -> bool:
-    """Whether gradient boosting can be trained in the memory and time of a study."""
-    return dataset.features.shape[0] * dataset.features.shape[1] <= MOST_NUMBERS
+def boosted_splits(dataset: Dataset, study: Study) -> int:
+    """On how many splits of a study gradient boosting is trained: none where the table is too large for it."""
+    if not study.boosting or dataset.features.shape[0] * dataset.features.shape[1] > _MOST_NUMBERS:
+        return 0
+    return min(study.repeats, _WITH_MORE_CLASSES if len(dataset.classes) > 2 else _BOOSTED_SPLITS)
 
 
 def boosted_answers(

@@ -21,7 +21,7 @@ from dperm.privacy import epsilon as event_epsilon
 from dperm.privacy.certificates.assumptions import EXACT_NOISE
 from dperm.report.candidates import CANDIDATES, DEFAULT, REFERENCES, USUAL
 from dperm.report.kept import KeptResults
-from dperm.report.references import BOOSTED_SPLITS, can_boost
+from dperm.report.references import boosted_splits
 from dperm.report.study_fits import Built, Fit, Shared, all_fits, key_of, mechanism_of
 from dperm.report.study_scores import Measure, constant_score, measures_of
 from dperm.report.study_splits import count_of, numbers_of_copies, trained_on
@@ -39,7 +39,8 @@ MakeDefault = Callable[[Dataset, float], Any]
 
 @dataclass(frozen=True)
 class Study:
-    """What is compared. The test share is held out at random, anew each repeat; nothing is tuned on it."""
+    """What is compared. The test share is held out at random, anew each repeat; nothing is tuned on it. `boosting`: whether
+    gradient boosting without privacy stands beside, which takes longer than the others."""
 
     epsilons: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0)
     delta: float = 1e-5
@@ -50,6 +51,7 @@ class Study:
     intercept_scale: float = 0.5
     relation: str = "add_or_remove_one"
     seed: int | None = None
+    boosting: bool = True
 
     def __post_init__(self) -> None:
         for epsilon in self.epsilons:
@@ -226,17 +228,17 @@ def run_study(
     if kept is not None:
         shared = replace(shared, entropy=kept.begin(shared.key, entropy))
     rows = all_fits(shared, keys, jobs, progress, kept)
-    boosted = "boosting" in {row.mechanism for row in rows}
-    cells = [_cell(key, None, rows, study, None) for key in REFERENCES if boosted or key != "boosting"]
+    cells = [_cell(key, None, rows, study, None) for key in REFERENCES if key in {row.mechanism for row in rows}]
     for (key, epsilon), (mechanism, objective) in mechanisms.items():
         certificate = mechanism.certificate(objective.facts, _provenance(study))
         certificate = dataset.certified(certificate if key == DEFAULT else _with_size_read_off(certificate))
         cells.append(_cell(key, epsilon, rows, study, certificate))
     notes = [*dataset.notes, *(f"{CANDIDATES[key].title} is left out. {reason}" for key, reason in left_out.items())]
-    if not can_boost(dataset):
+    boosted = boosted_splits(dataset, study)
+    if study.boosting and not boosted:
         notes.append(f"{REFERENCES['boosting'].title} is left out. The table is too large to train it in the time of the others.")
-    elif study.repeats > BOOSTED_SPLITS:
-        notes.append(f"{REFERENCES['boosting'].title}: on the first {BOOSTED_SPLITS} splits, for it takes long.")
+    elif 0 < boosted < study.repeats:
+        notes.append(f"{REFERENCES['boosting'].title}: on the first {boosted} splits, for it takes long.")
     curve, said = _along_epsilon(shared)
     return StudyResult(
         dataset=dataset.name,
@@ -380,7 +382,7 @@ def _cell(
     certificate: Certificate | None,
 ) -> Cell:
     mine = sorted((row for row in rows if (row.mechanism, row.epsilon) == (key, epsilon)), key=lambda row: row.repeat)
-    assert len(mine) == (min(study.repeats, BOOSTED_SPLITS) if key == "boosting" else study.repeats)
+    assert len(mine) == study.repeats or key == "boosting"
     names = list(dict.fromkeys(name for row in mine for name in row.scores))
     return Cell(
         key,

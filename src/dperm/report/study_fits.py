@@ -27,7 +27,7 @@ from dperm.privacy.certificates.signing import digest_of
 from dperm.release import Channel
 from dperm.report.candidates import DEFAULT, REFERENCES
 from dperm.report.kept import KeptResults, append_record
-from dperm.report.references import BOOSTED_SPLITS, boosted_answers, can_boost, constant_answers, linear_reference
+from dperm.report.references import boosted_answers, boosted_splits, constant_answers, linear_reference
 from dperm.report.study_scores import measures_of, score_classes, score_numbers, score_without_copies
 from dperm.report.study_splits import split
 from dperm.report.workers import in_processes
@@ -232,7 +232,9 @@ def key_of(dataset: Dataset, study: Study) -> str:
         dataset.neighbours,
         dataset.read_off,
     )
-    settings = replace(study, epsilons=(1.0,), mechanisms=(), repeats=1)  # of these, results are told apart one by one
+    settings = replace(
+        study, epsilons=(1.0,), mechanisms=(), repeats=1, boosting=True
+    )  # of these, results are told apart one by one
     digest.update(repr((version("dperm"), public, settings)).encode())
     return digest.hexdigest()
 
@@ -390,23 +392,14 @@ def _wanted(shared: Shared, key: str, repeat: int) -> tuple[float | None, ...]:
     """The ε that a mechanism is to have results at, of this repeat."""
     if key not in REFERENCES:
         return shared.study.epsilons
-    if key == "boosting" and (repeat >= BOOSTED_SPLITS or not can_boost(shared.dataset)):
-        return ()
-    return (None,)
+    return (None,) if key != "boosting" or repeat < boosted_splits(shared.dataset, shared.study) else ()
 
 
 def _already(shared: Shared, kept: KeptResults) -> list[Fit]:
-    """The results of this study that are kept already, one of each. ValueError where some were kept by a dperm that noted
-    accuracy alone."""
+    """The results of this study that are kept already, one of each."""
     found: dict[tuple[str, float | None, int], Fit] = {}
     known = {*REFERENCES, *(key for key, _ in shared.mechanisms)}
     for record in kept.results(shared.key):
-        if "attack" in record and "scores" not in record:
-            raise ValueError(
-                f"Expected results of this version in {kept.path}: those there are of an earlier one, which noted one score of "
-                "each model, and a report now needs more. They cannot be used, and what they cost stays in the spend log. Move "
-                "the file away, or choose another -o, and run the command again: it pays for its models anew."
-            )
         try:
             fit = _fit_of(record)
             mine = fit.mechanism in known and fit.repeat in range(shared.study.repeats)
