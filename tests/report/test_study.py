@@ -50,9 +50,7 @@ def test_utility_along_epsilon_is_shown_for_two_classes(results: list[StudyResul
 
 def test_every_cell_is_there_and_certified(results: list[StudyResult]) -> None:
     for result in results:
-        assert {(cell.mechanism, cell.epsilon) for cell in result.cells} == {
-            (key, None) for key in REFERENCES
-        } | {
+        assert {(cell.mechanism, cell.epsilon) for cell in result.cells} == {(key, None) for key in REFERENCES} | {
             (key, epsilon) for key in USUAL for epsilon in STUDY.epsilons
         }
         for cell in result.cells:

@@ -317,7 +317,8 @@ def _alike(one: Any, other: Any) -> bool:
     """Whether two mechanisms with their objectives are the same, but that the number of records is public for one of them."""
     if one is None or other is None:
         return False
-    return one[0] == other[0] and one[1] == replace(other[1], public_size=one[1].public_size)
+    sizes = {"public_size": one[1].public_size, "size_limit": one[1].size_limit}
+    return one[0] == other[0] and one[1] == replace(other[1], **sizes)
 
 
 def _rarer(dataset: Dataset) -> tuple[int, float]:
