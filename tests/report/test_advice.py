@@ -309,6 +309,7 @@ def test_another_mechanism_is_named_only_for_a_lead_that_is_clear_and_of_use(mad
     assert any("The default reaches AUC 0.70" in remark and "--public-size" in remark for remark in advice.remarks)
     claimed = advise(made(auto=[0.70, 0.70], m_ngp_published=[0.90, 0.90]))
     assert claimed.mechanism == "auto"
+    assert advise(made(m_ngp_published=[0.90, 0.90])).sentence.startswith("Nothing can be advised")
     kifer = advise(made(auto=[0.70, 0.70], objective_kifer=[0.90, 0.90]))
     assert "mechanism=Objective(calibration='kifer')" in kifer.sentence
     noisy = made(auto=[0.70], output=[0.80])

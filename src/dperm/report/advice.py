@@ -44,6 +44,9 @@ class Advice:
 
 def advise(result: StudyResult) -> Advice:
     """The advice that a study's scores give, to the data holder alone: it follows from the records."""
+    if all(CANDIDATES[key].claimed for key in result.keys):
+        said = "Nothing can be advised: what was compared is run as it was published, and is not private at the ε that it states."
+        return Advice(said, None, None, None, tuple(_remarks(result, None)))
     row = _default_row(result)
     constant = result.cell("constant", None)
     gains = [_gain(result, cell) for cell in row]
@@ -99,7 +102,7 @@ def _default_row(result: StudyResult) -> list[Cell]:
     rows = {key: [result.cell(key, epsilon) for epsilon in result.study.epsilons] for key in result.keys}
     if DEFAULT in rows:
         return rows[DEFAULT]
-    certified = {key: row for key, row in rows.items() if not CANDIDATES[key].claimed} or rows
+    certified = {key: row for key, row in rows.items() if not CANDIDATES[key].claimed}
     return max(certified.values(), key=lambda row: sum(max(_gain(result, cell), -1.0) for cell in row))
 
 
