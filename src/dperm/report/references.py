@@ -15,7 +15,7 @@ from dperm.objectives import LinearObjective, Records, RegularisedSum, Task
 from dperm.solvers import minimise, minimise_softmax
 
 if TYPE_CHECKING:
-    from dperm.report.study import Study
+    from dperm.report.study_settings import Study
 
 #: Λ of the linear reference, in sum form: enough to make it unique. On nearly separable records it still costs some hundredths of
 #: training loss, so that a private model can undercut the reference slightly.

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from dperm import _validate as check
 from dperm._types import Array
 from dperm.data import Dataset
 from dperm.mechanisms import Budget, Objective
@@ -19,11 +18,12 @@ from dperm.objectives import RECORD, Logistic, Squared, Task
 from dperm.privacy import Certificate, Provenance, Relation
 from dperm.privacy import epsilon as event_epsilon
 from dperm.privacy.certificates.assumptions import EXACT_NOISE
-from dperm.report.candidates import CANDIDATES, DEFAULT, REFERENCES, USUAL
+from dperm.report.candidates import CANDIDATES, DEFAULT, REFERENCES
 from dperm.report.kept import KeptResults
 from dperm.report.references import boosted_splits
 from dperm.report.study_fits import Built, Fit, Shared, all_fits, key_of, mechanism_of
 from dperm.report.study_scores import Measure, constant_score, measures_of
+from dperm.report.study_settings import Study
 from dperm.report.study_splits import count_of, numbers_of_copies, trained_on
 from dperm.solvers import SolverError
 from dperm.utility import EpsilonCurve, UtilityCurve, UtilityPath
@@ -35,35 +35,6 @@ _REGRESSION_RADIUS = 5.0
 
 #: what `dperm train` fits by default, on these records at this ε
 MakeDefault = Callable[[Dataset, float], Any]
-
-
-@dataclass(frozen=True)
-class Study:
-    """What is compared. The test share is held out at random, anew each repeat; nothing is tuned on it. `boosting`: whether
-    gradient boosting without privacy stands beside, which takes longer than the others."""
-
-    epsilons: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0)
-    delta: float = 1e-5
-    mechanisms: tuple[str, ...] = USUAL
-    repeats: int = 10
-    test_share: float = 0.2
-    data_norm: float = 1.0
-    intercept_scale: float = 0.5
-    relation: str = "add_or_remove_one"
-    seed: int | None = None
-    boosting: bool = True
-
-    def __post_init__(self) -> None:
-        for epsilon in self.epsilons:
-            check.positive("epsilon", epsilon)
-        if not self.epsilons:
-            raise ValueError("Expected at least one epsilon.")
-        check.fraction("delta", self.delta)
-        check.integer("repeats", self.repeats)
-        check.fraction("test_share", self.test_share)
-        check.positive("data_norm", self.data_norm)
-        for key in self.mechanisms:
-            check.choice("mechanism", key, CANDIDATES)
 
 
 @dataclass(frozen=True)

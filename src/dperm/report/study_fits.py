@@ -33,7 +33,7 @@ from dperm.report.study_splits import split
 from dperm.report.workers import in_processes
 
 if TYPE_CHECKING:
-    from dperm.report.study import Study
+    from dperm.report.study_settings import Study
 
 _FALSE_POSITIVES = 0.01  # of the membership attack
 _HASHED = 1 << 12  # rows at once
