@@ -291,7 +291,7 @@ def test_the_gain_of_more_epsilon_ends_where_little_is_left(made: Callable[..., 
     advice = advise(made(auto=[0.51, 0.65, 0.89, 0.90]))
     assert (advice.epsilon, advice.gain_ends) == (100.0, 100.0)
     assert "More ε gains little: AUC 0.90 at ε = 1000." in advice.sentence
-    assert "At ε = 1 and below it is no better than always giving the same answer." in advice.sentence
+    assert "At ε = 1 and below nothing shows that it is better than always giving the same answer." in advice.sentence
     advice = advise(made(auto=[0.65, 0.75, 0.80]))
     assert (advice.epsilon, advice.gain_ends) == (100.0, None) and "A larger ε would still gain." in advice.sentence
     advice = advise(made(auto=[0.89, 0.90]))

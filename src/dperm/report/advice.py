@@ -169,7 +169,9 @@ def _before(row: Sequence[Cell], gains: Sequence[float], useful: Sequence[bool],
     """Where a smaller ε stops being of use."""
     useless = [place for place in range(enough) if not useful[place]]
     if useless:
-        return f"At ε = {row[useless[-1]].epsilon:g} and below it is no better than always giving the same answer."
+        return (
+            f"At ε = {row[useless[-1]].epsilon:g} and below nothing shows that it is better than always giving the same answer."
+        )
     poor = [place for place in range(enough) if gains[place] < gains[enough] / 2]
     if poor:
         return f"At ε = {row[poor[-1]].epsilon:g} and below more than half of what there is to learn is lost."

@@ -151,8 +151,10 @@ def score_figure(result: StudyResult) -> str:
             axes.axhline(level, color=_INK, label=REFERENCES[cell.mechanism].short, **look)
         _epsilon_axis(axes, result.study.epsilons)
         axes.set_ylabel(f"{result.metric} on held-out records")
-        low, high = axes.get_ylim()
-        axes.set_ylim(max(low, result.baseline - 0.1), min(high, 1.02))  # far below a constant answer there is nothing to see
+        # far below a constant answer there is nothing to see
+        seen = [max(cell.mean, result.baseline - 0.1) for cell in result.cells if math.isfinite(cell.mean)]
+        room = 0.06 * (max(seen) - min(seen)) + 0.01
+        axes.set_ylim(min(seen) - room, max(seen) + room)
         axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
         return _svg(figure, f"{result.metric} against epsilon on {result.title}")
 

@@ -33,6 +33,15 @@ def ranked_keys(result: StudyResult, epsilon: float) -> list[str]:
     return sorted(result.keys, key=place)
 
 
+def told_apart(result: StudyResult) -> dict[float, str | None]:
+    """The best mechanism at each ε, where it leads beyond chance and is better than a constant answer."""
+    best = {epsilon: result.best(epsilon) for epsilon in result.study.epsilons}
+    return {
+        epsilon: key if key is not None and result.cell(key, epsilon).mean > result.baseline else None
+        for epsilon, key in best.items()
+    }
+
+
 def score_text(result: StudyResult, cell: Cell) -> tuple[str, str]:
     """The score that ranks, and half of its interval: "" where there is none, or where it would say nothing."""
     value, spread, measure = cell.mean, cell.spread, result.measure

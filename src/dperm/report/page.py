@@ -23,7 +23,7 @@ from dperm.report.figures import (
     path_figure,
     score_figure,
 )
-from dperm.report.leaderboard import measured_text, ranked_keys, score_text, title_of
+from dperm.report.leaderboard import measured_text, ranked_keys, score_text, title_of, told_apart
 from dperm.report.study import StudyResult
 from dperm.report.study_scores import measures_of
 
@@ -80,7 +80,7 @@ def machine() -> dict[str, str]:
 
 def _leaderboard(result: StudyResult, at: float) -> list[dict[str, Any]]:
     """The score that ranks, of each private model at each ε: as texts, and whether it is the best of its column."""
-    best = {epsilon: result.best(epsilon) for epsilon in result.study.epsilons}
+    best = told_apart(result)
     return [
         {
             "title": title_of(key),

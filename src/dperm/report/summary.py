@@ -17,7 +17,7 @@ from dperm.report.advice import advise, shown_epsilon
 from dperm.report.bounds import BoundRow
 from dperm.report.choosing import Level
 from dperm.report.influence import Influences
-from dperm.report.leaderboard import WORSE, measured_text, ranked_keys, score_text, short_of
+from dperm.report.leaderboard import WORSE, measured_text, ranked_keys, score_text, short_of, told_apart
 from dperm.report.page import machine
 from dperm.report.study import Cell, StudyResult
 from dperm.report.study_scores import measures_of
@@ -52,7 +52,7 @@ def result_table(result: StudyResult, console: Console | None = None) -> None:
     table.add_column("Model", no_wrap=True)
     for epsilon in result.study.epsilons:
         table.add_column(f"ε = {epsilon:g}", justify="right", no_wrap=True)
-    best = {epsilon: result.best(epsilon) for epsilon in result.study.epsilons}
+    best = told_apart(result)
     for key in ranked_keys(result, at):
         cells = [result.cell(key, epsilon) for epsilon in result.study.epsilons]
         shown = [_line(_shown(result, cell), style="bold green" if best[cell.epsilon or 0.0] == key else "") for cell in cells]
