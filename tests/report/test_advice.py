@@ -119,8 +119,8 @@ def test_a_useless_target_is_said_to_be_one(target: str) -> None:
     advice, page, shown = advise(result), comparison_page([result]), printed(result)
     assert advice.mechanism is None and advice.epsilon is None
     assert advice.sentence.startswith(f"Do not use a private model of these records for {target!r}")
-    assert "is better than " + ("guessing" if target == "ill" else "predicting the mean") in advice.sentence
-    assert "these columns say next to nothing of it" in advice.sentence
+    assert "is clearly better than " + ("guessing" if target == "ill" else "predicting the mean") in advice.sentence
+    assert "nothing here shows that these columns say anything of it" in advice.sentence
     assert "Do not use a private model" in page and "Do not use a private model" in shown
     if target == "rent":
         assert "worse than the mean" in page and "< 0: worse than the mean" in shown
@@ -320,3 +320,18 @@ def test_another_mechanism_is_named_only_for_a_lead_that_is_clear_and_of_use(mad
 def test_amounts_are_read_by_people() -> None:
     shown = [amount_text(value) for value in (3214.7, 0.012345, 1.5, 123456789.0, 2.0e-12, 0.0)]
     assert shown == ["3,210", "0.0123", "1.50", "123,000,000", "2e-12", "0"]
+
+
+def test_names_of_others_steer_neither_page_nor_terminal() -> None:
+    bad, other = "<script>`a`\x1b[31m", "b\u202e"
+    rng = np.random.default_rng(4)
+    rows = rng.random((60, 2)).astype(np.float32)
+    labels = np.where(rows[:, 0] + 0.1 * rng.random(60) > 0.7, bad, other)
+    study = replace(STUDY, epsilons=(50.0,), repeats=2)
+    result = compared(Dataset("<b>`t`", rows, labels, ("p", "q"), (bad, other), None), study, target="<i>\x1b]0;t")
+    for text in (comparison_page([result]), printed(result)):
+        assert "\x1b" not in text and "\u202e" not in text
+    page = comparison_page([result])
+    assert not {"<script>`", "<script><", "<i>", "<b>"} & set(re.findall("<script>.|<[ib]>", page))
+    assert "&lt;script&gt;" in page
+    assert any("do not tell a lead from chance" in remark for remark in advise(result).remarks)

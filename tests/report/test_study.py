@@ -163,6 +163,9 @@ def test_bad_studies_are_refused() -> None:
         run_study(replace(iris, features=iris.features[:3], targets=iris.targets[:3]), STUDY)
     with pytest.raises(ValueError, match="at least two classes"):
         run_study(replace(iris, targets=np.full(150, "setosa")), STUDY)
+    alike = replace(iris, classes=(), target_range=TargetRange(0.0, 6.0), targets=np.full(150, 3.0))
+    with pytest.raises(ValueError, match="targets that differ, got 3 in every record"):
+        run_study(alike, STUDY)
 
 
 def test_one_record_more_moves_no_other_between_the_parts() -> None:

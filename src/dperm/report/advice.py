@@ -188,18 +188,20 @@ def _useless(result: StudyResult, row: Sequence[Cell]) -> str:
     """What is said where no private model is of use."""
     last = max(row, key=lambda cell: _gain(result, cell))
     than = "guessing" if result.task.classes else "predicting the mean"
-    reached = score_in_words(result, last)
+    reached = f"{score_in_words(result, last)} at best"
     if result.task.classes == 0 and last.mean < 0:
         reached = "R² below 0"
+    elif _gain(result, last) >= _LEAST:
+        reached += ", which chance may give in so few splits of so few records"
     what = f" for {result.target!r}" if result.target else ""
     start = (
-        f"Do not use a private model of these records{what}: none here, at any ε up to {max(result.study.epsilons):g}, is better "
-        f"than {than} ({reached})."
+        f"Do not use a private model of these records{what}: none here, at any ε up to {max(result.study.epsilons):g}, is "
+        f"clearly better than {than} ({reached})."
     )
     constant = result.cell("constant", None)
     learnt = [cell for cell in result.references if cell.mechanism != "constant" and beats(cell, constant, result)]
     if not learnt:
-        return f"{start} Nor is one without privacy: these columns say next to nothing of it."
+        return f"{start} Nor is one without privacy: nothing here shows that these columns say anything of it."
     best = max(learnt, key=lambda cell: cell.mean)
     name = "Gradient boosting" if best.mechanism == "boosting" else "A linear model"
     return (
@@ -221,6 +223,8 @@ def _remarks(result: StudyResult, chosen: Cell | None) -> list[str]:
             f"The default reaches {score_in_words(result, own)} at the same ε. Mechanisms other than the default took the number "
             "of records as public: state it (`--public-size`) only if it may be."
         )
+    if result.study.repeats < _FEWEST:
+        said.append("So few splits do not tell a lead from chance: repeat on ten or more (`--repeats 10`).")
     if result.task.unit != RECORD:
         said.append("Splits are by person: nobody's rows are on both sides.")
     if result.copied >= _COPIED:

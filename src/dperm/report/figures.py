@@ -152,7 +152,7 @@ def score_figure(result: StudyResult) -> str:
         _epsilon_axis(axes, result.study.epsilons)
         axes.set_ylabel(f"{result.metric} on held-out records")
         # far below a constant answer there is nothing to see
-        seen = [max(cell.mean, result.baseline - 0.1) for cell in result.cells if math.isfinite(cell.mean)]
+        seen = [result.baseline, *(max(cell.mean, result.baseline - 0.1) for cell in result.cells if math.isfinite(cell.mean))]
         room = 0.06 * (max(seen) - min(seen)) + 0.01
         axes.set_ylim(min(seen) - room, max(seen) + room)
         axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -220,7 +220,7 @@ def run_study(
         rows=len(dataset),
         notes=(*notes, *said),
         metric=measures_of(task.classes)[0].name,
-        baseline=constant_score(task.classes),
+        baseline=constant_score(task.classes, next(cell.mean for cell in cells if cell.mechanism == "constant")),
         cells=tuple(cells),
         seconds=time.perf_counter() - started,
         curve=curve,
@@ -244,6 +244,8 @@ def _refuse_unusable(dataset: Dataset, study: Study, default: MakeDefault | None
         raise ValueError(f"Expected a larger delta than {study.delta:g}: finding the schema took as much.")
     if dataset.classes and len(np.unique(dataset.targets)) < 2:
         raise ValueError(f"Expected at least two classes among the records, got only {dataset.targets[0]!r}.")
+    if not dataset.classes and len(np.unique(dataset.targets)) < 2:
+        raise ValueError(f"Expected targets that differ, got {float(dataset.targets[0]):g} in every record.")
 
 
 def _task(dataset: Dataset, study: Study) -> Task:

@@ -104,10 +104,10 @@ def measures_of(classes: int) -> tuple[Measure, ...]:
     return _TWO if classes == 2 else _MORE if classes else _NUMBERS
 
 
-def constant_score(classes: int) -> float:
-    """What a constant answer reaches by the score that ranks."""
+def constant_score(classes: int, measured: float) -> float:
+    """What a constant answer reaches by the score that ranks: what was `measured`, where that hangs on the classes held out."""
     first = measures_of(classes)[0]
-    return 1 / classes if first.chance is None else first.chance
+    return measured if first.chance is None else first.chance
 
 
 def score_classes(truth: NDArray[np.intp], probabilities: Array, rarer: int, threshold: float) -> dict[str, float]:
