@@ -312,6 +312,10 @@ def test_another_mechanism_is_named_only_for_a_lead_that_is_clear_and_of_use(mad
     assert advise(made(m_ngp_published=[0.90, 0.90])).sentence.startswith("Nothing can be advised")
     kifer = advise(made(auto=[0.70, 0.70], objective_kifer=[0.90, 0.90]))
     assert "mechanism=Objective(calibration='kifer')" in kifer.sentence
+    rescued = advise(made(auto=[0.50, 0.51], output=[0.52, 0.80]))
+    assert (rescued.mechanism, rescued.epsilon) == ("output", 10.0)  # the default is of no use, and something is
+    hopeless = advise(made(auto=[0.50, 0.51], output=[0.50, 0.515]))
+    assert hopeless.mechanism is None and "(AUC 0.52 at best)" in hopeless.sentence
     noisy = made(auto=[0.70], output=[0.80])
     cells = [replace(cell, scores=np.array([0.6, 0.8, 1.0])) if cell.mechanism == "output" else cell for cell in noisy.cells]
     assert advise(replace(noisy, cells=tuple(cells))).mechanism == "auto"  # its lead may be chance

@@ -47,13 +47,11 @@ def advise(result: StudyResult) -> Advice:
     if all(CANDIDATES[key].claimed for key in result.keys):
         said = "Nothing can be advised: what was compared is run as it was published, and is not private at the ε that it states."
         return Advice(said, None, None, None, tuple(_remarks(result, None)))
-    row = _default_row(result)
-    constant = result.cell("constant", None)
+    row, useful = _row(result)
     gains = [_gain(result, cell) for cell in row]
-    useful = [beats(cell, constant, result) for cell in row]
-    top = max(range(len(row)), key=lambda place: gains[place])
-    if not useful[top]:
-        return Advice(_useless(result, row), None, None, None, tuple(_remarks(result, None)))
+    if not any(useful):
+        return Advice(_useless(result), None, None, None, tuple(_remarks(result, None)))
+    top = max((place for place in range(len(row)) if useful[place]), key=lambda place: gains[place])
     enough = next(place for place in range(len(row)) if useful[place] and gains[top] - gains[place] <= _LEFT * gains[top])
     ends = None if enough == len(row) - 1 and _still_rising(result, gains) else row[enough].epsilon
     chosen = _better(result, row[enough], gains[top]) or row[enough]
@@ -70,11 +68,12 @@ def shown_epsilon(result: StudyResult, advice: Advice) -> float:
     return advice.epsilon or min(result.study.epsilons, key=lambda value: abs(value - 1))
 
 
-def beats(cell: Cell, constant: Cell, result: StudyResult) -> bool:
-    """Whether a model is better than a constant answer by more than chance would give, and by enough to be of use."""
+def beats(cell: Cell, constant: Cell, result: StudyResult, comparisons: int = 1) -> bool:
+    """Whether a model is better than a constant answer by more than chance would give to the best of so many, and by enough to be
+    of use."""
     if not _gain(result, cell) >= _LEAST:
         return False
-    lead, width = cell.paired(constant)
+    lead, width = cell.paired(constant, comparisons)
     return lead > width if len(cell.scores) >= _FEWEST and width > 0 else True
 
 
@@ -87,6 +86,8 @@ def score_in_words(result: StudyResult, cell: Cell) -> str:
 
 def _brief(result: StudyResult, value: float) -> str:
     """To two digits, and more where these would say that it is perfect."""
+    if math.isnan(value):
+        return "not defined on what was held out"
     if result.measure.unit == "percent":
         return f"{100 * value:.0f} %" if value < 0.995 or value == 1 else f"{100 * value:.1f} %"
     return f"{value:.2f}" if value < 0.995 or value == 1 else f"{value:.3f}"
@@ -97,13 +98,20 @@ def _gain(result: StudyResult, cell: Cell) -> float:
     return -math.inf if math.isnan(cell.mean) else cell.mean - result.baseline
 
 
-def _default_row(result: StudyResult) -> list[Cell]:
-    """The cells along ε of the default; where it was not compared, of the mechanism that is best on average."""
+def _row(result: StudyResult) -> tuple[list[Cell], list[bool]]:
+    """The cells along ε of the default, and which of them are of use; where it was not compared or none is, those of the
+    mechanism that gains most, if one of its is."""
+    constant = result.cell("constant", None)
     rows = {key: [result.cell(key, epsilon) for epsilon in result.study.epsilons] for key in result.keys}
-    if DEFAULT in rows:
-        return rows[DEFAULT]
     certified = {key: row for key, row in rows.items() if not CANDIDATES[key].claimed}
-    return max(certified.values(), key=lambda row: sum(max(_gain(result, cell), -1.0) for cell in row))
+    own = certified.pop(DEFAULT, None)
+    useful = [] if own is None else [beats(cell, constant, result) for cell in own]
+    if own is not None and (any(useful) or not certified):
+        return own, useful
+    many = sum(map(len, certified.values()))
+    best = max(certified.values(), key=lambda row: max(_gain(result, cell) for cell in row))
+    found = [beats(cell, constant, result, many) for cell in best]
+    return (best, found) if own is None or any(found) else (own, useful)
 
 
 def _better(result: StudyResult, own: Cell, most: float) -> Cell | None:
@@ -184,9 +192,10 @@ def _still_rising(result: StudyResult, gains: Sequence[float]) -> bool:
     return reference - gains[-1] > _LEFT * max(reference, 0.0)
 
 
-def _useless(result: StudyResult, row: Sequence[Cell]) -> str:
+def _useless(result: StudyResult) -> str:
     """What is said where no private model is of use."""
-    last = max(row, key=lambda cell: _gain(result, cell))
+    private = [cell for cell in result.cells if cell.epsilon is not None and not CANDIDATES[cell.mechanism].claimed]
+    last = max(private, key=lambda cell: _gain(result, cell))
     than = "guessing" if result.task.classes else "predicting the mean"
     reached = f"{score_in_words(result, last)} at best"
     if result.task.classes == 0 and last.mean < 0:

@@ -21,9 +21,9 @@ from dperm.privacy.certificates.assumptions import EXACT_NOISE
 from dperm.report.candidates import CANDIDATES, DEFAULT, REFERENCES
 from dperm.report.kept import KeptResults
 from dperm.report.references import boosted_splits
-from dperm.report.study_fits import Built, Fit, Shared, all_fits, key_of, mechanism_of
+from dperm.report.study_fits import Built, Fit, Shared, all_fits, mechanism_of
 from dperm.report.study_scores import Measure, constant_score, measures_of
-from dperm.report.study_settings import Study
+from dperm.report.study_settings import Study, key_of
 from dperm.report.study_splits import count_of, numbers_of_copies, trained_on
 from dperm.solvers import SolverError
 from dperm.utility import EpsilonCurve, UtilityCurve, UtilityPath
@@ -204,12 +204,6 @@ def run_study(
         certificate = mechanism.certificate(objective.facts, _provenance(study))
         certificate = dataset.certified(certificate if key == DEFAULT else _with_size_read_off(certificate))
         cells.append(_cell(key, epsilon, rows, study, certificate))
-    notes = [*dataset.notes, *(f"{CANDIDATES[key].title} is left out. {reason}" for key, reason in left_out.items())]
-    boosted = boosted_splits(dataset, study)
-    if study.boosting and not boosted:
-        notes.append(f"{REFERENCES['boosting'].title} is left out. The table is too large to train it in the time of the others.")
-    elif 0 < boosted < study.repeats:
-        notes.append(f"{REFERENCES['boosting'].title}: on the first {boosted} splits, for it takes long.")
     curve, said = _along_epsilon(shared)
     return StudyResult(
         dataset=dataset.name,
@@ -218,7 +212,7 @@ def run_study(
         task=task,
         records=count_of(dataset),
         rows=len(dataset),
-        notes=(*notes, *said),
+        notes=(*_notes(dataset, study, left_out), *said),
         metric=measures_of(task.classes)[0].name,
         baseline=constant_score(task.classes, next(cell.mean for cell in cells if cell.mechanism == "constant")),
         cells=tuple(cells),
@@ -284,6 +278,17 @@ def _built(study: Study, task: Task, usual: dict[float, Any]) -> tuple[Built, di
         if key != DEFAULT and all(_alike(one, other) for one, other in both):
             left_out[key] = "It is what the default runs here."
     return {both: made for both, made in mechanisms.items() if both[0] not in left_out}, left_out
+
+
+def _notes(dataset: Dataset, study: Study, left_out: dict[str, str]) -> list[str]:
+    """What a reader must know of the records and of what is left out."""
+    notes = [*dataset.notes, *(f"{CANDIDATES[key].title} is left out. {reason}" for key, reason in left_out.items())]
+    boosted = boosted_splits(dataset, study)
+    if study.boosting and not boosted:
+        notes.append(f"{REFERENCES['boosting'].title} is left out. The table is too large to train it in the time of the others.")
+    elif 0 < boosted < study.repeats:
+        notes.append(f"{REFERENCES['boosting'].title}: on the first {boosted} splits, for it takes long.")
+    return notes
 
 
 def _alike(one: Any, other: Any) -> bool:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import issparse
 
 from dperm._types import Array
 from dperm.audit.statistics import area_under_curve
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
     from dperm.report.study_settings import Study
 
 _FALSE_POSITIVES = 0.01  # of the membership attack
-_HASHED = 1 << 12  # rows at once
 
 #: What runs and what it minimises, by method and ε.
 Built = dict[tuple[str, float], tuple[Mechanism, LinearObjective]]
@@ -212,31 +208,6 @@ def _fit_of(record: dict[str, Any]) -> Fit:
     first, second = fit.attack
     scores = {str(name): float(value) for name, value in dict(fit.scores).items()}
     return fit._replace(score=float(fit.score), scores=scores, excess=float(fit.excess), attack=(float(first), float(second)))
-
-
-def key_of(dataset: Dataset, study: Study) -> str:
-    """A digest of what a result depends on, beside its mechanism, ε and repeat: the records, the settings, the version."""
-    rows = dataset.features.tocsr() if issparse(dataset.features) else dataset.features
-    held: list[Any] = [rows.data, rows.indices, rows.indptr] if issparse(rows) else [rows]
-    digest = hashlib.sha256()
-    for array in map(np.asarray, [*held, dataset.targets, () if dataset.groups is None else dataset.groups]):
-        values = array.astype(str) if array.dtype == object else array
-        digest.update(f"{values.dtype} {values.shape} ".encode())
-        for start in range(0, len(values), _HASHED):
-            digest.update(values[start : start + _HASHED].tobytes())
-    public = (
-        dataset.name,
-        dataset.classes,
-        dataset.target_range,
-        dataset.unit.max_rows,
-        dataset.neighbours,
-        dataset.read_off,
-    )
-    settings = replace(
-        study, epsilons=(1.0,), mechanisms=(), repeats=1, boosting=True
-    )  # of these, results are told apart one by one
-    digest.update(repr((version("dperm"), public, settings)).encode())
-    return digest.hexdigest()
 
 
 class _Held(NamedTuple):

@@ -1,11 +1,20 @@
-"""The settings of a study."""
+"""The settings of a study, and what tells its results from those of others."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
 
 from dperm import _validate as check
+from dperm.data import Dataset
 from dperm.report.candidates import CANDIDATES, USUAL
+
+_HASHED = 1 << 12  # rows at once
 
 
 @dataclass(frozen=True)
@@ -35,3 +44,28 @@ class Study:
         check.positive("data_norm", self.data_norm)
         for key in self.mechanisms:
             check.choice("mechanism", key, CANDIDATES)
+
+
+def key_of(dataset: Dataset, study: Study) -> str:
+    """A digest of what a result depends on, beside its mechanism, ε and repeat: the records, the settings, the version."""
+    rows = dataset.features.tocsr() if issparse(dataset.features) else dataset.features
+    held: list[Any] = [rows.data, rows.indices, rows.indptr] if issparse(rows) else [rows]
+    digest = hashlib.sha256()
+    for array in map(np.asarray, [*held, dataset.targets, () if dataset.groups is None else dataset.groups]):
+        values = array.astype(str) if array.dtype == object else array
+        digest.update(f"{values.dtype} {values.shape} ".encode())
+        for start in range(0, len(values), _HASHED):
+            digest.update(values[start : start + _HASHED].tobytes())
+    public = (
+        dataset.name,
+        dataset.classes,
+        dataset.target_range,
+        dataset.unit.max_rows,
+        dataset.neighbours,
+        dataset.read_off,
+    )
+    settings = replace(
+        study, epsilons=(1.0,), mechanisms=(), repeats=1, boosting=True
+    )  # of these, results are told apart one by one
+    digest.update(repr((version("dperm"), public, settings)).encode())
+    return digest.hexdigest()
