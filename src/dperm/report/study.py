@@ -191,13 +191,12 @@ def run_study(
     mechanisms, left_out = _built(study, task, usual)
     keys = [key for key in study.mechanisms if key not in left_out]
     if not keys:
-        reasons = dict.fromkeys(left_out.values())
-        raise ValueError(f"None of {', '.join(study.mechanisms)} can train on {dataset.name}. {' '.join(reasons)}")
+        reasons = " ".join(dict.fromkeys(left_out.values()))
+        raise ValueError(f"None of {', '.join(study.mechanisms)} can train on {dataset.name}. {reasons}")
     rarer, share = _rarer(dataset)
     key = "" if kept is None else key_of(dataset, study)
+    entropy = entropy if kept is None else kept.begin(key, entropy)
     shared = Shared(dataset, study, task, mechanisms, entropy, key, rarer, numbers_of_copies(dataset), usual)
-    if kept is not None:
-        shared = replace(shared, entropy=kept.begin(shared.key, entropy))
     rows = all_fits(shared, keys, jobs, progress, kept)
     cells = [_cell(key, None, rows, study, None) for key in REFERENCES if key in {row.mechanism for row in rows}]
     for (key, epsilon), (mechanism, objective) in mechanisms.items():
