@@ -71,7 +71,8 @@ def main() -> None:
     results: list[StudyResult] = []
     with tempfile.TemporaryDirectory() as folder, spend_log(Path(folder) / "spend.db"):
         for name in options.sets.split(","):
-            results.append(run_study(load(name), Study(epsilons=EPSILONS, repeats=options.repeats), options.jobs))
+            study = Study(epsilons=EPSILONS, repeats=options.repeats, boosting=False)
+            results.append(run_study(load(name), study, options.jobs).judged_by("accuracy"))
             print(table(results[-1]), flush=True)
     RESULTS.mkdir(exist_ok=True)
     about = "\n".join(f"- {name}: {value}" for name, value in machine().items())

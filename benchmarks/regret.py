@@ -83,8 +83,8 @@ def main() -> None:
         for name in options.sets.split(","):
             records = dataset(name)
             repeats = options.repeats * (4 if len(records) <= SMALL else 1)
-            study = Study(epsilons=EPSILONS, delta=DELTA, repeats=repeats, mechanisms=METHODS)
-            result = run_study(records, study, options.jobs)
+            study = Study(epsilons=EPSILONS, delta=DELTA, repeats=repeats, mechanisms=METHODS, boosting=False)
+            result = run_study(records, study, options.jobs).judged_by("accuracy")
             cells, worst = row(result)
             size = f"{result.records:,} × {result.task.features}"
             lines.append(f"| {result.title} | {size} | {worst:.2f} | " + " | ".join(cells) + " |")

@@ -25,7 +25,7 @@ from dperm.report import Study, StudyResult, run_study
 from dperm.report.kept import KeptResults, ResultsNotKeptError, append_record
 from helpers.commands import dperm
 
-STUDY = Study(epsilons=(1.0, 5.0), mechanisms=("output", "objective-sharp"), repeats=3, seed=0)
+STUDY = Study(epsilons=(1.0, 5.0), mechanisms=("output", "objective-sharp"), repeats=3, seed=0, boosting=False)
 FITS = 2 * 2 * 3  # that are charged
 
 
@@ -61,7 +61,7 @@ def charges() -> int:
 
 def numbers(result: StudyResult) -> dict[Any, Any]:
     return {
-        (cell.mechanism, cell.epsilon): np.stack([cell.scores, cell.excess, cell.attack_auc, cell.attack_tpr]).tolist()
+        (cell.mechanism, cell.epsilon): np.nan_to_num([cell.scores, *cell.measures.values(), cell.excess], nan=-1.0).tolist()
         for cell in result.cells
     }
 
@@ -141,7 +141,7 @@ def test_a_disk_that_is_full_stops_the_charges_and_keeps_the_results(tmp_path: P
     kept = KeptResults(path)
     full = os.open("/dev/full", os.O_WRONLY)
     with pytest.raises(ResultsNotKeptError, match=r"Cannot write .*: No space left on device") as found:
-        run_study(data.load("iris"), STUDY, progress=after(2, lambda: os.dup2(full, kept.descriptor)), kept=kept)
+        run_study(data.load("iris"), STUDY, progress=after(3, lambda: os.dup2(full, kept.descriptor)), kept=kept)
     os.close(full)
     kept.close()
     before = charges()
@@ -173,7 +173,20 @@ def test_a_file_that_may_not_grow_stops_the_command_and_its_results_are_printed(
     append_record(os.open(path, os.O_WRONLY), {"study": "another", "score": 0, "ballast": "x" * 2_000_000})
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
-    settings = ("iris", "--epsilons", "1,5", "--mechanisms", "output", "--repeats", 3, "--jobs", 1, "-o", tmp_path / "r.html")
+    settings = (
+        "iris",
+        "--epsilons",
+        "1,5",
+        "--mechanisms",
+        "output",
+        "--no-boosting",
+        "--repeats",
+        3,
+        "--jobs",
+        1,
+        "-o",
+        tmp_path / "r.html",
+    )
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 2500, before[1]))
     try:
         done = dperm("compare", *settings, expect=1)
@@ -191,14 +204,27 @@ def test_a_file_that_may_not_grow_stops_the_command_and_its_results_are_printed(
 
 def test_a_report_that_finds_no_place_costs_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
-    settings = ("iris", "--epsilons", "1", "--mechanisms", "output", "--repeats", 2, "--jobs", 1, "-o", out / "r.html")
+    settings = (
+        "iris",
+        "--epsilons",
+        "1",
+        "--mechanisms",
+        "output",
+        "--no-boosting",
+        "--repeats",
+        2,
+        "--jobs",
+        1,
+        "-o",
+        out / "r.html",
+    )
     with monkeypatch.context() as patch:
         patch.setattr("tempfile.tempdir", str(tmp_path))
         patch.setattr("dperm.report.page.comparison_page", lambda *_: (out / "r.html").mkdir() or "page")
         done = dperm("compare", *settings, expect=1)
     saved = Path(done.stderr.split("it is in ")[1].split("\n")[0].removesuffix("."))
     assert saved.read_text() == "page" and stat.S_IMODE(saved.stat().st_mode) == 0o600
-    assert "4 results are kept" in done.stderr
+    assert "6 results are kept" in done.stderr  # two of each model
     (out / "r.html").rmdir()
     assert "not paid again" in dperm("compare", *settings).stderr
     assert charges() == 2 and [path.name for path in out.iterdir()] == ["r.html"]
@@ -214,7 +240,7 @@ def test_killed_with_all_its_processes_a_comparison_loses_only_what_was_in_progr
     path, total = tmp_path / "r.results.jsonl", 2 * 2 * repeats
     command = [
         sys.executable, "-m", "dperm", "compare", "iris", "--epsilons", "1,5", "--repeats", str(repeats), "--jobs", "2", "--json",
-        "--mechanisms", "output,objective-sharp", "-o", str(tmp_path / "r.html"),
+        "--no-boosting", "--mechanisms", "output,objective-sharp", "-o", str(tmp_path / "r.html"),
     ]  # fmt: skip
     there: dict[Any, float] = {}
     rng = np.random.default_rng(0)
@@ -251,7 +277,7 @@ def whole_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_file_of_results_is_one_comparisons_at_a_time_and_its_owners(tmp_path: Path) -> None:
-    settings = ("compare", "iris", "--epsilons", "1", "--repeats", 1, "--mechanisms", "output", "--jobs", 1)
+    settings = ("compare", "iris", "--epsilons", "1", "--repeats", 1, "--mechanisms", "output", "--no-boosting", "--jobs", 1)
     settings = (*settings, "-o", tmp_path / "r.html")
     lock = Lock(tmp_path / ".r.results.jsonl.lock", "process 7 of somebody")
     assert "held by process 7 of somebody" in dperm(*settings, expect=1).stderr
@@ -266,3 +292,17 @@ def test_a_file_of_results_is_one_comparisons_at_a_time_and_its_owners(tmp_path:
     assert stat.S_IMODE(kept.path.stat().st_mode) == 0o600
     kept.close()
     assert not kept.path.exists()  # nothing was found
+
+
+def test_results_of_an_earlier_version_are_refused_before_any_charge(tmp_path: Path) -> None:
+    """It noted one score of each model, and a report needs more: nobody is to pay again without a word."""
+    path = tmp_path / "r.results.jsonl"
+    run(path)
+    old = [{name: value for name, value in item.items() if name != "scores"} for item in records(path)]
+    path.write_text("".join(f"{json.dumps(item)}\n" for item in old))
+    before, text = charges(), path.read_text()
+    settings = ("iris", "--epsilons", "1", "--mechanisms", "output", "--repeats", 1, "--jobs", 1, "-o", tmp_path / "r.html")
+    done = dperm("compare", *settings, expect=1)
+    assert "an earlier one, which noted one score of each model" in done.stderr and "Move the file away" in done.stderr
+    assert "goes on from there" not in done.stderr
+    assert charges() == before and path.read_text() == text and [each.name for each in tmp_path.iterdir()] == [path.name]

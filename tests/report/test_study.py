@@ -16,9 +16,10 @@ from dperm import data
 from dperm.data import Dataset, TargetRange
 from dperm.release import SpendLog
 from dperm.report import Study, StudyResult, run_study
-from dperm.report.candidates import USUAL
+from dperm.report.candidates import REFERENCES, USUAL
 from dperm.report.page import comparison_page
 from dperm.report.study import Cell
+from dperm.report.study_splits import split
 from dperm.report.summary import result_table, results_json
 
 STUDY = Study(epsilons=(0.5, 5.0), repeats=2, seed=0)
@@ -49,16 +50,17 @@ def test_utility_along_epsilon_is_shown_for_two_classes(results: list[StudyResul
     assert curve.accuracy.shape == (20, 100)
     assert results[1].curve is None
     assert curve.epsilons[0] == min(STUDY.epsilons) and curve.epsilons[-1] == max(STUDY.epsilons)
-    assert "by sharp objective perturbation on one split" in page
+    assert page.count("AUC at every ε between") == 1
 
 
 def test_every_cell_is_there_and_certified(results: list[StudyResult]) -> None:
     for result in results:
-        assert {(cell.mechanism, cell.epsilon) for cell in result.cells} == {("non-private", None)} | {
+        assert {(cell.mechanism, cell.epsilon) for cell in result.cells} == {(key, None) for key in REFERENCES} | {
             (key, epsilon) for key in USUAL for epsilon in STUDY.epsilons
         }
         for cell in result.cells:
             assert cell.scores.shape == cell.excess.shape == (2,)
+            assert all(values.shape == (2,) for values in cell.measures.values())
             if cell.epsilon is not None:
                 assert cell.certificate is not None
                 assert cell.certificate.epsilon <= cell.epsilon
@@ -95,7 +97,7 @@ def test_regression_tables() -> None:
     dataset = Dataset("lines", rows, rows @ [1.0, -2.0, 0.5] + 3, ("a", "b", "c"), (), TargetRange(0.0, 6.0))
     result = run_study(dataset, Study(epsilons=(20.0,), repeats=2), jobs=1)
     assert result.metric == "R²"
-    assert {cell.mechanism for cell in result.cells} == {"non-private", "output", "gradient-full", "gradient-poisson"}
+    assert {cell.mechanism for cell in result.cells} == {*REFERENCES, "output", "gradient-full", "gradient-poisson"}
     assert result.cell("non-private", None).mean > 0.97
     assert "R²" in comparison_page([result])
 
@@ -103,9 +105,10 @@ def test_regression_tables() -> None:
 def test_the_page_is_self_contained_and_marks_what_is_private(results: list[StudyResult], page: str) -> None:
     assert not re.search(r'(src|href)="(?!#)', page.replace('xlink:href="#', 'xlink:HREF="#'))
     assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"|<!DOCTYPE[^>]*>', "", page)
-    assert page.count("<figure>") == 7  # three each, and utility along ε where there are two classes
+    assert len(re.findall("<figure[ >]", page)) == 7  # three each, and utility along ε where there are two classes
     assert page.count('<span class="tag">private</span>') >= 12
-    assert "For the data holder only" in page
+    assert "For the data holder only. Do not pass this page on." in page
+    assert "no certificate charges for that" in page  # for what is chosen by it
     assert "Not charged" in page
     assert "The seed was fixed" in comparison_page(results[:1])
     ids = re.findall(r'\bid="([^"]+)"', page)
@@ -129,7 +132,8 @@ def test_the_terminal_table_fits_eighty_columns(results: list[StudyResult]) -> N
     result_table(results[0], Console(file=buffer, width=80))
     lines = buffer.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
-    assert sum("±" in line for line in lines) == len(USUAL) + 2
+    assert sum(line.count("±") == len(STUDY.epsilons) for line in lines) == len(USUAL)
+    assert sum(line.startswith((" Linear", " Boosting")) and "±" in line for line in lines) == 2
 
 
 def test_intervals_are_for_other_splits_and_ties_have_no_best(results: list[StudyResult]) -> None:
@@ -163,14 +167,15 @@ def test_bad_studies_are_refused() -> None:
         run_study(replace(iris, features=iris.features[:3], targets=iris.targets[:3]), STUDY)
     with pytest.raises(ValueError, match="at least two classes"):
         run_study(replace(iris, targets=np.full(150, "setosa")), STUDY)
+    alike = replace(iris, classes=(), target_range=TargetRange(0.0, 6.0), targets=np.full(150, 3.0))
+    with pytest.raises(ValueError, match="targets that differ, got 3 in every record"):
+        run_study(alike, STUDY)
 
 
 def test_one_record_more_moves_no_other_between_the_parts() -> None:
-    from dperm.report.study import _split
-
     iris = data.load("iris")
     fewer = replace(iris, features=iris.features[:-1], targets=iris.targets[:-1])
-    first, second = _split(iris, STUDY, 5, 0), _split(fewer, STUDY, 5, 0)
+    first, second = (split(each, STUDY.test_share, STUDY.relation, 5, 0) for each in (iris, fewer))
     assert set(first[0]) - {149} == set(second[0])
     assert abs(len(first[1]) - 30) < 15
 

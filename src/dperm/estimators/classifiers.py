@@ -19,6 +19,7 @@ from dperm.estimators.records import HeldOut, admit_labels, admit_records, besid
 from dperm.estimators.scores import accuracy_of_parts
 from dperm.mechanisms import Auto, Coordinate, Method, Objective
 from dperm.objectives import Hinge, Huber, Logistic, Loss
+from dperm.objectives.probabilities import class_probabilities
 from dperm.privacy import Assumption
 
 if TYPE_CHECKING:
@@ -189,14 +190,7 @@ class DPLogisticRegression(PrivateLinearClassifier):
     @by_part
     def predict_proba(self, X: Any) -> Array:
         """Probabilities (n, K): what the loss makes of a score for two classes, normalised one-vs-rest or softmax otherwise."""
-        scores = self._scores(X)
-        chances = self.objective_.loss.link.inverse(scores)
-        if chances.ndim == 1:
-            return np.column_stack([1 - chances, chances])
-        if self.objective_.outputs > 1:
-            return chances
-        total = chances.sum(axis=1, keepdims=True)
-        return np.where(total > 0, chances / np.where(total > 0, total, 1.0), 1.0 / chances.shape[1])
+        return class_probabilities(self.objective_, self._scores(X))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dperm._files import Reserved, rescue, write_new
 from dperm.jobs.files import dataset_of, keep, refuse_same, uninterrupted
+from dperm.jobs.models import ModelOptions, usual_model
 from dperm.jobs.options import SOURCE, Delta, Indices, JobOptions, Relation, stated_indices
 
 if TYPE_CHECKING:
@@ -34,14 +36,15 @@ class ComparisonOptions(JobOptions):
     delta: Delta = 1e-5
     mechanisms: Annotated[
         str | None,
-        "By commas [default: output, objective-kifer, objective-sharp, gradient-full, gradient-poisson]; others are "
-        "bolt-on, coordinate, correlated, frank-wolfe, frank-wolfe-l2, greedy-coordinate, individual, last-iterate, lssgd, "
-        "m-ngp, m-ngp-published, pidp-sgd-published, tgp, and for numbers preconditioned.",
+        "By commas [default: auto, which is what `dperm train` runs, output, objective-kifer, objective-sharp, gradient-full, "
+        "gradient-poisson]; others are bolt-on, coordinate, correlated, frank-wolfe, frank-wolfe-l2, greedy-coordinate, "
+        "individual, last-iterate, lssgd, m-ngp, m-ngp-published, pidp-sgd-published, tgp, and for numbers preconditioned.",
     ] = None
     curves: Annotated[int | None, "Knots of the curve that each number gets; 0: a line [default: as in `dperm train`]."] = None
     relation: Relation = "add_or_remove_one"
     repeats: Annotated[int, "Repeats, on paired random splits."] = 10
     data_norm: Annotated[float, "Public bound on a row's L2 norm."] = 1.0
+    boosting: Annotated[bool, "Gradient boosting without privacy beside them, where the table is not too large."] = True
     attack: Annotated[bool, "Also attack each mechanism, at the ε nearest 1."] = False
     jobs: Annotated[int | None, "Processes [default: all cores]."] = None
     seed: Annotated[int | None, "Fix all randomness, for tests: nothing is private then."] = None
@@ -73,7 +76,10 @@ class Comparison:
         """The study on one data set; each result is charged, and kept as it comes."""
         from dperm.report import run_study
 
-        return run_study(dataset, self.study, self.asked.jobs or os.cpu_count() or 1, progress, self.kept)
+        target = next((used.target for table, used in self.tables.values() if table is dataset and used is not None), "")
+        jobs = self.asked.jobs or os.cpu_count() or 1
+        default = partial(usual_estimator, self.study)
+        return run_study(dataset, self.study, jobs, progress, self.kept, default=default, target=target)
 
     def write(
         self, results: Sequence[StudyResult], audits: Sequence[Any], print_instead: Callable[[str], bool] = lambda _: False
@@ -87,20 +93,28 @@ class Comparison:
         return older
 
 
+def usual_estimator(study: Study, dataset: Dataset, epsilon: float) -> Any:
+    """The estimator that `dperm train` fits to these records where nothing is chosen, within the study's budget. A study brings
+    numbers to [−1, 1] itself; such a model of counts brings them there inside, which is the same."""
+    model = usual_model(labels=bool(dataset.classes))
+    if dataset.target_range is not None:
+        dataset = replace(dataset, target_range=dataset.target_range.centred)
+    asked = ModelOptions(epsilon=epsilon, delta=study.delta, model=model, relation=study.relation, data_norm=study.data_norm)
+    return asked.kind_for(None).estimator(dataset, asked)
+
+
 def attacked(result: StudyResult, progress: Callable[[int, int, str], None] | None = None) -> list[tuple[str, list[AuditResult]]]:
     """(mechanism, results) of attacks at the study's ε nearest to 1, on made-up records: nothing is charged."""
     from dperm.audit import Training, attack
-    from dperm.mechanisms import Budget
     from dperm.report.candidates import CANDIDATES
 
-    epsilon = min(result.study.epsilons, key=lambda value: abs(value - 1))
-    keys = list(dict.fromkeys(cell.mechanism for cell in result.cells if cell.epsilon is not None))
+    epsilon, keys = min(result.study.epsilons, key=lambda value: abs(value - 1)), result.keys
     audits: list[tuple[str, list[AuditResult]]] = []
     for number, key in enumerate(keys):
         candidate = CANDIDATES[key]
         if progress is not None:
             progress(number, len(keys), f"Attacking {candidate.title}")
-        mechanism, objective = candidate.method.build(result.task, Budget(result.study.delta, epsilon))
+        mechanism, objective = result.mechanisms[key, epsilon]
         audits.append((key, attack(Training.of_mechanism(mechanism, objective), trials=_TRIALS)))
     return audits
 
@@ -110,17 +124,21 @@ def prepared_comparison(asked: ComparisonOptions, print_instead: Callable[[str],
     """Read all records and reserve the report, before any charge. OSError where a result that was paid for finds no room, with
     where all of them are."""
     from dperm.report import Study
-    from dperm.report.candidates import USUAL
+    from dperm.report.candidates import DEFAULT, USUAL
     from dperm.report.kept import KeptResults, ResultsNotKeptError
 
     try:
         values = tuple(sorted({float(value) for value in asked.epsilons.split(",") if value.strip()}))
     except ValueError:
         raise ValueError(f"Expected --epsilons to be numbers separated by commas, got {asked.epsilons!r}.") from None
-    chosen = USUAL if asked.mechanisms is None else tuple(dict.fromkeys(key.strip() for key in asked.mechanisms.split(",")))
+    chosen = (
+        (DEFAULT, *USUAL)
+        if asked.mechanisms is None
+        else tuple(dict.fromkeys(key.strip() for key in asked.mechanisms.split(",")))
+    )
     results_file = asked.output.with_suffix(".results.jsonl")
     refuse_same(*(asked.sources or ()), asked.schema, asked.output, results_file)
-    alike = {name: getattr(asked, name) for name in ("delta", "repeats", "data_norm", "relation", "seed")}
+    alike = {name: getattr(asked, name) for name in ("delta", "repeats", "data_norm", "relation", "seed", "boosting")}
     study = Study(epsilons=values, mechanisms=chosen, **alike)
     with write_new(asked.output, private=True) as page:
         tables = _tables(asked)

@@ -61,7 +61,7 @@ class ModelOptions(BudgetOptions):
         from dperm.mechanisms import known_methods
         from dperm.mechanisms.gradient import SAMPLINGS
 
-        usual = "logistic" if schema is None or schema.classes else "ridge"
+        usual = usual_model(labels=schema is None or bool(schema.classes))
         kind = KINDS[usual if self.model is None else choice("--model", self.model, KINDS)]
         choice("--mechanism", self.mechanism, known_methods())
         if self.sampling is not None:
@@ -75,6 +75,12 @@ class ModelOptions(BudgetOptions):
                 "be public, and a record that moves to another part changes it."
             )
         return kind
+
+
+def usual_model(*, labels: bool) -> str:
+    """The model for a target of labels, or of numbers, where none is asked for. `dperm train` makes it, and `dperm compare` puts
+    it first."""
+    return "logistic" if labels else "ridge"
 
 
 class Kind:

@@ -22,6 +22,13 @@ class Auto(Method):
     key = "auto"
     unbounded = True
 
+    @property
+    def rule(self) -> str:
+        return (
+            "By the task: objective perturbation for two classes, gradient perturbation for more, preconditioned descent for "
+            "numbers, output perturbation where δ = 0"
+        )
+
     def chosen(self, task: Task, budget: Budget) -> Method:
         if budget.delta == 0:
             return Output()

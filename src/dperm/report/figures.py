@@ -19,7 +19,7 @@ from dperm.audit import AuditResult
 from dperm.audit.figures import draw_curve
 from dperm.privacy import Certificate
 from dperm.privacy.events import released_leaves
-from dperm.report.candidates import CANDIDATES
+from dperm.report.candidates import CANDIDATES, DEFAULT, REFERENCES
 from dperm.report.study import Cell, StudyResult
 from dperm.utility import ChosenEpsilon, MeasuredExcess, UtilityCurve
 from dperm.utility.choose import Metric
@@ -47,7 +47,7 @@ def _look(key: str) -> dict[str, Any]:
         "color": _COLOURS[place % len(_COLOURS)],
         "marker": _MARKERS[place % len(_MARKERS)],
         "markersize": 5,
-        "linewidth": 1.8,
+        "linewidth": 3.0 if key == DEFAULT else 1.5,
         "linestyle": "--" if claimed else "-",
         "markerfacecolor": "none" if claimed else None,
         "label": CANDIDATES[key].title,
@@ -114,52 +114,60 @@ def _epsilon_axis(axes: Any, epsilons: tuple[float, ...]) -> None:
     axes.set_xlabel("ε (smaller is more private)")
 
 
+def _known(values: Any) -> Any:
+    """The values that are numbers; one that is none where no value is."""
+    known = values[~np.isnan(values)]
+    return known if len(known) else np.array([math.nan])
+
+
 def _band(axes: Any, result: StudyResult, key: str, values: str) -> None:
     cells = [result.cell(key, epsilon) for epsilon in result.study.epsilons]
-    arrays = [getattr(cell, values) for cell in cells]
-    mean = np.array([array.mean() for array in arrays])
+    arrays = [_known(getattr(cell, values)) for cell in cells]
+    mean = np.array([np.mean(array) for array in arrays])
     low, high = (np.array([np.quantile(array, q) for array in arrays]) for q in (0.1, 0.9))
     look = _look(key)
-    axes.fill_between(result.study.epsilons, low, high, color=look["color"], alpha=0.16, linewidth=0)
+    if key == DEFAULT or values != "scores" or DEFAULT not in result.keys:
+        axes.fill_between(result.study.epsilons, low, high, color=look["color"], alpha=0.16, linewidth=0)
     axes.plot(result.study.epsilons, mean, **look)
 
 
-def _keys(result: StudyResult) -> list[str]:
-    return list(dict.fromkeys(cell.mechanism for cell in result.cells if cell.epsilon is not None))
+#: how models without privacy are drawn
+_REFERENCE_LOOKS = {
+    "non-private": {"linestyle": "--", "linewidth": 1.2},
+    "boosting": {"linestyle": "-.", "linewidth": 1.2},
+    "constant": {"linestyle": ":", "linewidth": 1.0},
+}
 
 
 def score_figure(result: StudyResult) -> str:
-    """Score on held-out records against ε: mean, and the band of the middle 80 % of repeats."""
-    with _axes() as (figure, axes):
-        for key in _keys(result):
+    """The score that ranks, on held-out records, against ε: mean, and the band of the middle 80 % of repeats; models without
+    privacy as level lines."""
+    with _axes(7.4, 4.2) as (figure, axes):
+        for key in result.keys:
             _band(axes, result, key, "scores")
-        reference = result.cell("non-private", None)
-        axes.axhline(reference.mean, color=_INK, linewidth=1.2, linestyle="--", label="Without privacy")
-        axes.axhline(
-            result.baseline,
-            color=_INK,
-            linewidth=1,
-            linestyle=":",
-            label="Most frequent class" if result.metric == "accuracy" else "Mean",
-        )
+        levels = [cell for cell in result.references if math.isfinite(cell.mean)]
+        for cell in levels:
+            look, level = _REFERENCE_LOOKS[cell.mechanism], result.baseline if cell.mechanism == "constant" else cell.mean
+            axes.axhline(level, color=_INK, label=REFERENCES[cell.mechanism].short, **look)
         _epsilon_axis(axes, result.study.epsilons)
         axes.set_ylabel(f"{result.metric} on held-out records")
-        if result.metric != "accuracy":
-            axes.set_ylim(top=1.02)
-        axes.set_ylim(bottom=max(axes.get_ylim()[0], min(result.baseline, 0.0) - 0.5 if result.metric != "accuracy" else 0.0))
-        axes.legend(fontsize=9, loc="lower right")
+        # far below a constant answer there is nothing to see
+        seen = [result.baseline, *(max(cell.mean, result.baseline - 0.1) for cell in result.cells if math.isfinite(cell.mean))]
+        room = 0.06 * (max(seen) - min(seen)) + 0.01
+        axes.set_ylim(min(seen) - room, max(seen) + room)
+        axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
         return _svg(figure, f"{result.metric} against epsilon on {result.title}")
 
 
 def excess_figure(result: StudyResult) -> str:
     """Training loss above the non-private model's against ε, on logarithmic axes."""
     with _axes() as (figure, axes):
-        for key in _keys(result):
+        for key in result.keys:
             _band(axes, result, key, "excess")
         _epsilon_axis(axes, result.study.epsilons)
         axes.set(yscale="log", ylabel="excess risk (mean training loss)")
         means = [float(cell.excess.mean()) for cell in result.cells if cell.epsilon is not None]
-        if result.metric != "accuracy":
+        if not result.task.classes:
             axes.set_ylim(top=1.02)
         axes.set_ylim(bottom=max(min(means), 1e-6) / 3)  # a band may touch zero; the axis need not follow
         axes.legend(fontsize=9, loc="lower left")
@@ -169,7 +177,7 @@ def excess_figure(result: StudyResult) -> str:
 def noise_figure(result: StudyResult) -> str:
     """Noise multipliers against ε: what each mechanism adds, in units of its own sensitivity."""
     with _axes() as (figure, axes):
-        for key in _keys(result):
+        for key in result.keys:
             cells = [result.cell(key, epsilon) for epsilon in result.study.epsilons]
             axes.plot(result.study.epsilons, [noise_multiplier(cell) for cell in cells], **_look(key))
         _epsilon_axis(axes, result.study.epsilons)

@@ -107,3 +107,12 @@ def _calibration(right: NDArray[np.bool_], confidence: Array) -> float:
     counts = np.bincount(bins, minlength=_BINS)
     apart = np.bincount(bins, right - confidence, minlength=_BINS)
     return float(np.abs(apart[counts > 0]).sum() / len(right))
+
+
+def calibration_error(happened: NDArray[np.bool_], probability: Array) -> float:
+    """Mean distance of the share of records of a class from the mean of its probability (n,), over ten groups of as many records
+    each, from the lowest probability to the highest: of a rare class no group is all of the table."""
+    order = np.argsort(probability, kind="stable")
+    groups = [group for group in np.array_split(order, min(_BINS, len(order))) if len(group)]
+    apart = [len(group) * abs(float(happened[group].mean() - probability[group].mean())) for group in groups]
+    return sum(apart) / len(order)

@@ -27,7 +27,8 @@ class KeptResults:
     was written; a power cut may take those of the repeat that was in progress. Only its owner may read the file: it holds scores
     without noise.
 
-    Raises ValueError, before anything is charged, where another process has the file, and OSError where it cannot be written.
+    Raises ValueError, before anything is charged, where another process has the file and where it holds results of an earlier
+    version, and OSError where it cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,6 +46,13 @@ class KeptResults:
             self._lock.release()
             raise OSError(f"Cannot write {path}: {error.strerror or error}.") from None
         self._records = self._now()
+        if any("attack" in record and "scores" not in record for record in self._records):
+            self.close()
+            raise ValueError(
+                f"Expected results of this version in {path}: those there are of an earlier one, which noted one score of each "
+                "model, and a report now needs more. They cannot be used, and what they cost stays in the spend log. Move the "
+                "file away, or choose another -o, and run the command again: it pays for its models anew."
+            )
         self._taken: set[str] = set()
 
     def begin(self, study: str, entropy: int) -> int:

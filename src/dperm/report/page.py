@@ -14,7 +14,8 @@ from dperm._json import on_one_line
 from dperm._rounding import downward, upward
 from dperm.audit import AuditResult, overall
 from dperm.privacy import Certificate
-from dperm.report.candidates import CANDIDATES
+from dperm.report.advice import advise, shown_epsilon
+from dperm.report.candidates import CANDIDATES, DEFAULT
 from dperm.report.figures import (
     excess_figure,
     noise_figure,
@@ -22,10 +23,13 @@ from dperm.report.figures import (
     path_figure,
     score_figure,
 )
+from dperm.report.leaderboard import measured_text, ranked_keys, score_text, title_of, told_apart
 from dperm.report.study import StudyResult
+from dperm.report.study_scores import measures_of
 
 with needed("jinja2", "A page"):
     from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup, escape
 
 
 def _environment() -> Environment:
@@ -41,8 +45,15 @@ def _environment() -> Environment:
     environment.filters["upward"] = upward  # what is spent, or may happen
     environment.filters["downward"] = downward  # what is left
     environment.filters["number"] = lambda value: f"{value:.4g}"
+    environment.filters["words"] = _with_code
     environment.filters["percent"] = lambda value: f"{100 * value:.1f}"
     return environment
+
+
+def _with_code(text: str) -> Markup:
+    """A sentence of ours as markup: escaped, what stands in backticks as code."""
+    parts = [escape(on_one_line(part)) for part in text.split("`")]
+    return Markup("").join(Markup("<code>{}</code>").format(part) if place % 2 else part for place, part in enumerate(parts))
 
 
 def rendered(template: str, **values: Any) -> str:
@@ -67,31 +78,44 @@ def machine() -> dict[str, str]:
     }
 
 
-def _table(result: StudyResult) -> list[dict[str, Any]]:
-    keys = list(dict.fromkeys(cell.mechanism for cell in result.cells if cell.epsilon is not None))
-    best = {epsilon: result.best(epsilon) for epsilon in result.study.epsilons}
+def _leaderboard(result: StudyResult, at: float) -> list[dict[str, Any]]:
+    """The score that ranks, of each private model at each ε: as texts, and whether it is the best of its column."""
+    best = told_apart(result)
     return [
         {
-            "title": CANDIDATES[key].title,
+            "title": title_of(key),
             "cells": [
-                {"mean": cell.mean, "spread": cell.spread, "best": best[cell.epsilon] == key}
-                for cell in (result.cell(key, epsilon) for epsilon in result.study.epsilons)
-                if cell.epsilon is not None
+                {"text": score_text(result, result.cell(key, epsilon)), "best": best[epsilon] == key, "at": epsilon == at}
+                for epsilon in result.study.epsilons
             ],
         }
-        for key in keys
+        for key in ranked_keys(result, at)
     ]
+
+
+def _scores(result: StudyResult, at: float) -> dict[str, Any]:
+    """All scores at one ε, of private models and of those without privacy."""
+    measures = measures_of(result.task.classes)
+    cells = [*(result.cell(key, at) for key in ranked_keys(result, at)), *result.references]
+    return {
+        "at": at,
+        "measures": measures,
+        "amounts": any(each.unit == "target" for each in measures),
+        "rows": [
+            {
+                "title": title_of(cell.mechanism),
+                "private": cell.epsilon is not None,
+                "texts": [measured_text(cell, each) for each in measures],
+            }
+            for cell in cells
+        ],
+    }
 
 
 def _attack_rows(result: StudyResult) -> list[dict[str, Any]]:
     """Means of the membership attack, without privacy and at each ε, beside what the certificate allows any attack."""
-    keys = list(dict.fromkeys(cell.mechanism for cell in result.cells if cell.epsilon is not None))
     return [
-        {
-            "title": CANDIDATES[key].title,
-            "cells": [result.cell(key, epsilon) for epsilon in result.study.epsilons],
-        }
-        for key in keys
+        {"title": title_of(key), "cells": [result.cell(key, epsilon) for epsilon in result.study.epsilons]} for key in result.keys
     ]
 
 
@@ -103,7 +127,7 @@ def _noise_rows(result: StudyResult) -> list[dict[str, Any]]:
         facts = cell.certificate.public_facts
         rows.append(
             {
-                "title": CANDIDATES[cell.mechanism].title,
+                "title": title_of(cell.mechanism),
                 "epsilon": cell.epsilon,
                 "proved": cell.certificate.epsilon,
                 "multiplier": noise_multiplier(cell),
@@ -120,30 +144,38 @@ def comparison_page(results: Sequence[StudyResult], audits: Sequence[Sequence[tu
 
     `audits` are those of each result's mechanisms, in the same order (`jobs.comparing.attacked`).
     """
-    sections = [
-        {
-            "result": result,
-            "anchor": f"set-{number}",
-            "reference": result.cell("non-private", None),
-            "rows": _table(result),
-            "noise": _noise_rows(result),
-            "attacks": _attack_rows(result),
-            "score_svg": score_figure(result),
-            "excess_svg": excess_figure(result),
-            "path_svg": path_figure(result.curve, "accuracy", None, None) if result.curve else "",
-            "noise_svg": noise_figure(result),
-            "releases": sum(cell.epsilon is not None for cell in result.cells) * result.study.repeats,
-            "certificate": _shown_certificate(result),
-            "audits": [
-                {"title": CANDIDATES[key].title, "verdict": overall(outcomes), "replay": outcomes[0], "game": outcomes[1]}
-                for key, outcomes in (audits[number] if audits else ())
-            ],
-        }
-        for number, result in enumerate(results)
-    ]
+    sections = [_section(result, number, audits[number] if audits else ()) for number, result in enumerate(results)]
     used = {cell.mechanism for result in results for cell in result.cells}
     rules = [candidate for key, candidate in CANDIDATES.items() if key in used]
     return rendered("comparison.html", sections=sections, rules=rules, study=results[0].study)
+
+
+def _section(result: StudyResult, number: int, audits: Sequence[tuple[str, Sequence[AuditResult]]]) -> dict[str, Any]:
+    """What the page says of one data set."""
+    advice = advise(result)
+    at = shown_epsilon(result, advice)
+    return {
+        "result": result,
+        "anchor": f"set-{number}",
+        "advice": advice,
+        "rows": _leaderboard(result, at),
+        "references": [{"title": title_of(cell.mechanism), "text": score_text(result, cell)} for cell in result.references],
+        "linear": result.cell("non-private", None),
+        "scores": _scores(result, at),
+        "has_default": DEFAULT in result.keys,
+        "noise": _noise_rows(result),
+        "attacks": _attack_rows(result),
+        "score_svg": score_figure(result),
+        "excess_svg": excess_figure(result),
+        "path_svg": path_figure(result.curve, "auc", None, None) if result.curve else "",
+        "noise_svg": noise_figure(result),
+        "releases": sum(cell.epsilon is not None for cell in result.cells) * result.study.repeats,
+        "certificate": _shown_certificate(result),
+        "audits": [
+            {"title": title_of(key), "verdict": overall(outcomes), "replay": outcomes[0], "game": outcomes[1]}
+            for key, outcomes in audits
+        ],
+    }
 
 
 def _shown_certificate(result: StudyResult) -> Certificate | None:
@@ -151,6 +183,6 @@ def _shown_certificate(result: StudyResult) -> Certificate | None:
     with_certificate = [cell for cell in result.cells if cell.certificate is not None]
     if not with_certificate:
         return None
-    key = "objective-sharp" if result.task.classes == 2 else with_certificate[-1].mechanism
+    key = DEFAULT if DEFAULT in result.keys else with_certificate[0].mechanism
     mine = [cell for cell in with_certificate if cell.mechanism == key] or with_certificate
     return min(mine, key=lambda cell: abs((cell.epsilon or 0) - 1)).certificate

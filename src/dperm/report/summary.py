@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from dperm._extras import needed
 from dperm._json import on_one_line
+from dperm._types import Array
 from dperm.gradient.correlation.choosing import Compared
 from dperm.objectives import RECORD
 from dperm.privacy.accountants.closed_forms import Rung
+from dperm.report.advice import advise, shown_epsilon
 from dperm.report.bounds import BoundRow
-from dperm.report.candidates import CANDIDATES
 from dperm.report.choosing import Level
 from dperm.report.influence import Influences
+from dperm.report.leaderboard import WORSE, measured_text, ranked_keys, score_text, short_of, told_apart
 from dperm.report.page import machine
-from dperm.report.study import StudyResult
+from dperm.report.study import Cell, StudyResult
+from dperm.report.study_scores import measures_of
 from dperm.utility import Problem
 
 with needed("rich", "A table on the terminal"):
@@ -25,33 +29,67 @@ with needed("rich", "A table on the terminal"):
     from rich.table import Table
     from rich.text import Text
 
+_ABOUT_ONE = len("0.123")  # written as .123
+
 
 def result_table(result: StudyResult, console: Console | None = None) -> None:
-    """Print mean ± 95 % half-width, in percent, for each mechanism and ε; the best of a column in bold if told apart."""
-    keys = list(dict.fromkeys(cell.mechanism for cell in result.cells if cell.epsilon is not None))
-    reference = result.cell("non-private", None)
+    """Print the advice; then the score that ranks, mean ± 95 % half-width, for each mechanism and ε, the best of a column in bold
+    if told apart, with models without privacy below; then all scores at the ε of the advice."""
     console = console or Console()
+    advice = advise(result)
+    at = shown_epsilon(result, advice)
     repeated = "1 split" if result.study.repeats == 1 else f"{result.study.repeats} repeats"
-    _print(console, result.title, style="bold")
+    _print(console, f"{result.title}: {result.counted}", style="bold")
+    _print(console, advice.sentence, style="bold green" if advice.mechanism else "bold yellow")
+    for remark in advice.remarks:
+        _print(console, remark)
+    console.print()
     whose = "rows of other persons" if result.task.unit != RECORD else "records"
-    _print(console, f"{result.metric} in % on held-out {whose}, {repeated}, δ = {result.study.delta:g}")
-    if result.study.repeats > 1:
-        _print(console, "(± half of a 95 % interval, for other splits)")
+    unit = " in %" if result.measure.unit == "percent" else ""
+    interval = ", ± half of a 95 % interval, for other splits" if result.study.repeats > 1 else ""
+    _print(console, f"{result.metric}{unit} on held-out {whose}: {repeated}, δ = {result.study.delta:g}{interval}")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("Mechanism")
+    table.add_column("Model", no_wrap=True)
     for epsilon in result.study.epsilons:
         table.add_column(f"ε = {epsilon:g}", justify="right", no_wrap=True)
-    best = {epsilon: result.best(epsilon) for epsilon in result.study.epsilons}
-    for key in keys:
-        row: list[Text] = []
-        for epsilon in result.study.epsilons:
-            cell = result.cell(key, epsilon)
-            row.append(_line(_shown(cell.mean, cell.spread), style="bold green" if best[epsilon] == key else ""))
-        table.add_row(_line(CANDIDATES[key].short), *row)
+    best = told_apart(result)
+    for key in ranked_keys(result, at):
+        cells = [result.cell(key, epsilon) for epsilon in result.study.epsilons]
+        shown = [_line(_shown(result, cell), style="bold green" if best[cell.epsilon or 0.0] == key else "") for cell in cells]
+        table.add_row(_line(short_of(key)), *shown)
+    table.add_section()
+    for cell in result.references:
+        table.add_row(_line(short_of(cell.mechanism)), _line(_shown(result, cell)))
     console.print(table)
-    baseline = f" Most frequent class: {100 * result.baseline:.1f}." if result.metric == "accuracy" else ""
-    _print(console, f"Without privacy: {_shown(reference.mean, reference.spread)}.{baseline}")
-    console.print()
+    if any(cell.mean < 0 for cell in result.cells if cell.mechanism != "constant") and not result.task.classes:
+        _print(console, f"< 0: {WORSE}.")
+    _scores_table(result, at, console)
+
+
+def _scores_table(result: StudyResult, epsilon: float, console: Console) -> None:
+    """Print all scores of the first two private models at one ε, and of those without privacy."""
+    measures = measures_of(result.task.classes)
+    units = f" ({', '.join(each.short for each in measures if each.unit == 'percent')} in %)"
+    if not result.task.classes:
+        units = f", errors in the units of {repr(result.target) if result.target else 'the target'}"
+    _print(console, f"All scores at ε = {epsilon:g}{units}")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("Model", no_wrap=True)
+    for each in measures:
+        table.add_column(each.short, justify="right")
+    for cell in [*(result.cell(key, epsilon) for key in ranked_keys(result, epsilon)[:2]), *result.references]:
+        table.add_row(_line(short_of(cell.mechanism)), *(_line(_short(measured_text(cell, each))) for each in measures))
+    console.print(table)
+
+
+def _shown(result: StudyResult, cell: Cell) -> str:
+    mean, spread = score_text(result, cell)
+    return _short(mean) + (f"±{_short(spread)}" if spread else "")
+
+
+def _short(text: str) -> str:
+    """A score where there is little room."""
+    return "< 0" if text == WORSE else text.removeprefix("0") if text.startswith("0.") and len(text) == _ABOUT_ONE else text
 
 
 def _table(columns: Sequence[str], texts: Sequence[str] = (), title: str = "") -> Table:
@@ -154,17 +192,16 @@ def _print(console: Console, line: str, style: str = "") -> None:
     console.print(_line(line, style))
 
 
-def _shown(mean: float, spread: float) -> str:
-    if mean < -9.99:  # an R² that low says only that the model is useless
-        return "< -999"
-    return f"{100 * mean:.1f}" + (f"±{100 * spread:.1f}" if spread == spread else "")
-
-
 def results_json(results: Sequence[StudyResult]) -> str:
     """Every repeat's score and excess risk, the certificates, the settings and the machine."""
     return json.dumps(
         {"machine": machine(), "studies": [_study(result) for result in results]}, ensure_ascii=False, allow_nan=False
     )
+
+
+def _plain(values: Array) -> list[float | None]:
+    """JSON-ready: None where there is no number."""
+    return [float(value) if math.isfinite(value) else None for value in values]
 
 
 def _study(result: StudyResult) -> dict[str, Any]:
@@ -175,16 +212,19 @@ def _study(result: StudyResult) -> dict[str, Any]:
         "classes": result.task.classes,
         "metric": result.metric,
         "baseline": result.baseline,
+        "advice": vars(advise(result)),
+        "copied": result.copied,
         "settings": vars(result.study),
         "seconds": result.seconds,
         "cells": [
             {
                 "mechanism": cell.mechanism,
                 "epsilon": cell.epsilon,
-                "scores": cell.scores.tolist(),
-                "excess_risk": cell.excess.tolist(),
-                "membership_auc": cell.attack_auc.tolist(),
-                "membership_tpr_at_1_percent": cell.attack_tpr.tolist(),
+                "scores": _plain(cell.scores),
+                "measures": {name: _plain(values) for name, values in cell.measures.items()},
+                "excess_risk": _plain(cell.excess),
+                "membership_auc": _plain(cell.attack_auc),
+                "membership_tpr_at_1_percent": _plain(cell.attack_tpr),
                 "certificate": json.loads(cell.certificate.to_json()) if cell.certificate else None,
             }
             for cell in result.cells
