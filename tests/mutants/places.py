@@ -68,6 +68,7 @@ SCOPE = (
     ("torch/features/channel_normalisation.py", f"{_PAYS}|normalise"),
     ("torch/engine/gradient_pass.py", "weighted_sum|norms|_picked"),
     ("torch/engine/layer_taps.py", "collected"),
+    ("torch/engine/clipped_sums.py", "_add|measured|usual"),
     ("torch/training/planner.py", _PAYS),
     ("torch/data/units.py", "_weighed"),
     ("torch/ranks/*_noise.py", _PAYS),
