@@ -644,7 +644,6 @@ def test_no_file_is_written_over_one_that_is_read_or_written(table: Path, schema
 
 
 @pytest.mark.fast_cases("add_or_remove_one")
-@pytest.mark.fast_cases("add_or_remove_one")
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
 def test_every_mechanism_is_compared_to_the_end(table: Path, schema: Path, tmp_path: Path, relation: str) -> None:
     """A page that cannot be drawn once all is charged costs its ε for nothing."""

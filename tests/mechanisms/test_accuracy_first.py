@@ -215,10 +215,10 @@ def small(stopping: Any) -> Any:
 
 def test_planted_defects_are_found() -> None:
     goal: Any = {"goal": "accuracy", "target": 0.6}
-    found = replay(small(Halved(**goal, epsilon=1.2)))
+    found = replay(small(Halved(**goal, epsilon=1.2)), both_ways=False)
     assert found.refuted and "movement" in found.details["kinds"]
     assert replay(small(AskRecords(**goal, epsilon=1.2)), both_ways=False).verdict == "consistent"
-    unasked = (replay(small(Unasked(**goal, rows=HELD[0], targets=HELD[1]))) for _ in range(6))
+    unasked = (replay(small(Unasked(**goal, rows=HELD[0], targets=HELD[1])), both_ways=False) for _ in range(6))
     assert any(each.refuted for each in unasked)  # neighbours stop elsewhere though all releases are the same
 
 
