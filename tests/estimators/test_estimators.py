@@ -585,7 +585,7 @@ def test_quantiles_are_learned(mechanism: Any, quantile: float) -> None:
     model.fit(rows, targets)
     assert abs((targets < model.predict(rows)).mean() - quantile) < (0.3 if mechanism == "output" else 0.12)
     if mechanism != "output":
-        best = QuantileRegressor(quantile=quantile, alpha=0.0).fit(rows, targets).predict(rows)
+        best = QuantileRegressor(quantile=quantile, alpha=0.0).fit(rows[:3000], targets[:3000]).predict(rows)
         assert model.score(rows, targets) > 0.6 * d2_pinball_score(targets, best, alpha=quantile) > 0.05
     assert model.certificate_.epsilon <= 8.0
 
