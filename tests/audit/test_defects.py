@@ -50,9 +50,9 @@ def audited(mechanism: Any, problem: LinearObjective = LOGISTIC, trials: int = 2
 
 
 def replayed(mechanism: Any) -> list[AuditResult]:
-    """For what the queries of few pairs show: without the game, whose trials cost more, and each pair in one direction."""
+    """For what queries show on extreme records: without the game, whose trials cost more, and each pair in one direction."""
     training = Training.of_mechanism(mechanism, LOGISTIC)
-    return [replay(training, training.replay_pairs[:6], both_ways=False)]
+    return [replay(training, extreme_pairs(LOGISTIC), both_ways=False)]
 
 
 def kinds(results: list[AuditResult]) -> set[str]:

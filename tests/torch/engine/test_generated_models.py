@@ -33,7 +33,7 @@ from helpers.right_models import right_models
 from helpers.wrong_models import wrong_models
 
 WRONG, RIGHT = wrong_models(), right_models()
-FAST = 14  # of each, by a fixed stride; the others are slow
+FAST = 8  # of each, by a fixed stride; the others are slow
 
 
 def some(cases: Sequence[Case]) -> list[Any]:
