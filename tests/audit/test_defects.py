@@ -46,7 +46,8 @@ LOGISTIC = objective()
 
 
 def audited(mechanism: Any, problem: LinearObjective = LOGISTIC, trials: int = 2000) -> list[AuditResult]:
-    return attack(Training.of_mechanism(mechanism, problem), trials=trials)
+    training = Training.of_mechanism(mechanism, problem)
+    return attack(replace(training, replay_pairs=extreme_pairs(problem)), trials=trials)
 
 
 def replayed(mechanism: Any) -> list[AuditResult]:
