@@ -92,6 +92,7 @@ _SLOW = {
     "from-opake.md",
     "from-tf-privacy.md",
     "importance-sampling.md",
+    "language-models.md",
 }
 PAGES = sorted(page.name for page in (ROOT / "docs").glob("*.md") if "```python" in page.read_text(encoding="utf-8"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import subprocess
 import sys
@@ -50,14 +51,20 @@ LEVELS = {
 }
 
 
+@functools.cache
+def import_statements(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """Those of a file, which several tests read, wherever they stand."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return tuple(node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
+
+
 def imports(path: Path) -> set[str]:
     """First components below `dperm` that a file imports, wherever the import stands."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names: list[str] = []
+    for node in import_statements(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{path}: relative import"
             names = [node.module or ""] if node.module != "dperm" else [f"dperm.{alias.name}" for alias in node.names]
         found |= {name.split(".")[1] for name in names if name.startswith("dperm.")}
@@ -137,7 +144,7 @@ def test_a_planted_upward_import_is_seen(tmp_path: Path) -> None:
 def module_imports(path: Path) -> set[str]:
     """The modules of dperm that a file imports, wherever the import stands; packages by what is taken from them."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in import_statements(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dperm"):
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"

@@ -46,12 +46,14 @@ LOGISTIC = objective()
 
 
 def audited(mechanism: Any, problem: LinearObjective = LOGISTIC, trials: int = 2000) -> list[AuditResult]:
-    return attack(Training.of_mechanism(mechanism, problem), trials=trials)
+    training = Training.of_mechanism(mechanism, problem)
+    return attack(replace(training, replay_pairs=extreme_pairs(problem)), trials=trials)
 
 
 def replayed(mechanism: Any) -> list[AuditResult]:
-    """For what the queries show: without the game, whose trials cost more, and each pair in one direction."""
-    return [replay(Training.of_mechanism(mechanism, LOGISTIC), both_ways=False)]
+    """For what queries show on extreme records: without the game, whose trials cost more, and each pair in one direction."""
+    training = Training.of_mechanism(mechanism, LOGISTIC)
+    return [replay(training, extreme_pairs(LOGISTIC), both_ways=False)]
 
 
 def kinds(results: list[AuditResult]) -> set[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from dperm.audit import Training
 from dperm.mechanisms import Budget, ObjectivePerturbation
 from dperm.mechanisms import objective as perturbation
 from dperm.objectives import LinearObjective, Records, RegularisedSum
+from dperm.privacy import Relation
 from dperm.privacy.events import leaves
 from dperm.release import Channel
 from dperm.solvers import Solution
@@ -53,6 +55,13 @@ def chosen(module: str) -> Iterator[Entry]:
             yield entry
 
 
+@cache
+def trainings(module: str) -> tuple[tuple[str, Relation, Training, list[Place]], ...]:
+    """The name, neighbours, training and releasing places of each chosen entry: found once for all tests of this file."""
+    made = [(name, each.relation, Training.of_mechanism(mechanism, each)) for name, mechanism, each in chosen(module)]
+    return tuple((name, relation, training, places_of(training)) for name, relation, training in made)
+
+
 def refuse_half(name: str, training: Training, place: Place) -> None:
     """AssertionError where replay calls half of the sensitivity at a place consistent."""
     assert is_found(training, place), f"{name}: half of the sensitivity of {place} is called consistent"
@@ -62,20 +71,18 @@ def refuse_half(name: str, training: Training, place: Place) -> None:
 def test_half_of_any_sensitivity_is_refuted(module: str) -> None:
     """Each place that a module's entries release at, between each kind of neighbours; the slow test has it in every entry."""
     halved: set[tuple[Place, object]] = set()
-    for name, mechanism, objective in chosen(module):
-        training = Training.of_mechanism(mechanism, objective)
-        for place in places_of(training):
-            if str(place) != SOLVED and (place, objective.relation) not in halved:
-                halved.add((place, objective.relation))
+    for name, relation, training, released in trainings(module):
+        for place in released:
+            if str(place) != SOLVED and (place, relation) not in halved:
+                halved.add((place, relation))
                 refuse_half(name, training, place)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES)
 def test_half_of_any_sensitivity_is_refuted_in_every_entry(module: str) -> None:
-    for name, mechanism, objective in chosen(module):
-        training = Training.of_mechanism(mechanism, objective)
-        for place in places_of(training):
+    for name, _, training, released in trainings(module):
+        for place in released:
             if str(place) != SOLVED:
                 refuse_half(name, training, place)
 
@@ -112,8 +119,8 @@ def test_the_noise_on_a_minimiser_covers_all_that_its_solver_may_leave(monkeypat
 def test_every_place_that_releases_is_run() -> None:
     left = {place for place in places() if place.module not in CLAIMED | set(ELSEWHERE)}
     for module in sorted(MODULES, key="persons".__eq__):  # its entries take seconds to make, and are the last that are needed
-        for _, mechanism, objective in chosen(module) if left else ():
-            left -= set(places_of(Training.of_mechanism(mechanism, objective)))
+        for _, _, _, released in trainings(module) if left else ():
+            left -= set(released)
     assert left == set(), "it releases, and no entry of the catalogue runs through it"
 
 

@@ -102,7 +102,7 @@ def refuse_wrong_laws(observed: Sequence[dict[str, float]], exact: set[str] = EX
 
 
 def test_p_values_of_sound_noise_keep_their_levels() -> None:
-    refuse_wrong_laws(list(p_values(AROUND, runs=8, releases=3)))
+    refuse_wrong_laws(list(p_values(AROUND, runs=3, releases=3)))
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ def test_no_false_alarm_in_200_runs_at_each_of_250_lengths(releases: int) -> Non
 
 def test_p_values_of_runs_of_many_kinds_keep_their_levels() -> None:
     observed: list[dict[str, float]] = []
-    for seed in range(40):
+    for seed in range(15):
         rng = np.random.default_rng(seed)
         seen = [varied_run(Randomness.fixed(2 * seed + turn), rng) for turn in range(2)]
         assert noise_findings(seen) == [], seed
@@ -144,8 +144,8 @@ def test_places_kept_of_a_release_differ(length: int) -> None:
 def test_a_sound_ridge_regression_is_not_refuted() -> None:
     """Its Gram matrix has 990 numbers."""
     training = Training.of_mechanism(*DPRidge(epsilon=1.0, public_size=5000).mechanism_for(features=43))
-    few = replace(training, replay_pairs=training.replay_pairs[:6])
-    assert [result.verdict for result in attack(few, trials=40)] == ["consistent", "consistent"]
+    few = replace(training, replay_pairs=training.replay_pairs[:2])
+    assert [result.verdict for result in attack(few, trials=20)] == ["consistent", "consistent"]
 
 
 @pytest.mark.parametrize("low", [0.01, 0.5, 0.9, 0.999])

@@ -121,7 +121,8 @@ class Block(nn.Module):
         super().__init__()
         self.style = style
         self.attention, self.feed = Attention(style), Experts(style) if style.experts else Feed(style)
-        self.first, self.second = norm(style.width, style.norm), norm(style.width, style.norm)
+        self.first = norm(style.width, style.norm)
+        self.second = nn.Identity() if style.parallel else norm(style.width, style.norm)  # a parallel block has one
         self.dropout = nn.Dropout(style.dropout)
 
     def forward(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:

@@ -71,7 +71,7 @@ def trained(
 ) -> dict[str, Any]:
     # another start on each rank: the first one's counts
     model = net(seed=Ranks.here().rank) if model is None else model
-    settings: dict[str, Any] = {"epochs": 4, "expected_batch_size": 12, "clipping_norm": 1.0, "public_size": N, "epsilon": 3.0}
+    settings: dict[str, Any] = {"epochs": 2, "expected_batch_size": 12, "clipping_norm": 1.0, "public_size": N, "epsilon": 3.0}
     settings |= {"random_state": 0, **changes}
     if "plan" in changes and not isinstance(changes["plan"], partial):
         settings = {name: value for name, value in settings.items() if name in {"random_state", "public_size", *changes}}
@@ -101,7 +101,7 @@ def sharded() -> dict[str, Any]:
 
 def by_norms(data: Any = None, *, fit: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
     plan = partial(dpis, proposal_factor=2.0, **settings)
-    return trained(data, plan=plan, epsilon=3.0, epochs=4, expected_batch_size=12, clipping_norm=1.0, fit=fit)
+    return trained(data, plan=plan, epsilon=3.0, epochs=2, expected_batch_size=12, clipping_norm=1.0, fit=fit)
 
 
 def of_persons(plan: Plan | None = None) -> dict[str, Any]:
@@ -345,7 +345,7 @@ def seen(changed: bool) -> dict[str, Any]:
     source, model = Seen(), net()
     run = PrivateTrainer(
         model, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.0),
-        epsilon=3.0, delta=1e-3, epochs=10, expected_batch_size=12, clipping_norm=0.5, relation="replace_one",
+        epsilon=3.0, delta=1e-3, epochs=4, expected_batch_size=12, clipping_norm=0.5, relation="replace_one",
         random_state=source,
     )  # fmt: skip
     run.fit((x, y))

@@ -270,7 +270,7 @@ def seen(changed: bool) -> dict[str, Any]:
     source, model = Seen(), spread(net())
     trainer = tested(
         model, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.0),
-        epsilon=3.0, delta=1e-3, epochs=3, expected_batch_size=12, clipping_norm=0.5, relation="replace_one",
+        epsilon=3.0, delta=1e-3, epochs=2, expected_batch_size=12, clipping_norm=0.5, relation="replace_one",
         physical_batch_size=4, random_state=source,
     )  # fmt: skip
     trainer.fit((x, y))
@@ -284,7 +284,7 @@ def counted_twice() -> dict[str, Any]:
     kept, TorchPass.of_nobody = TorchPass.of_nobody, lambda self: self
     held, ModuleObjective._evaluate = ModuleObjective._evaluate, _with_gradients(ModuleObjective._evaluate)
     try:
-        return {"first": seen(False), "second": seen(True)}
+        return seen(False)
     finally:
         TorchPass.of_nobody, ModuleObjective._evaluate = kept, held
 

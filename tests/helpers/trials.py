@@ -17,7 +17,7 @@ from dperm.release.draws import Draw
 
 __all__ = ["TRIALS", "Kept", "trials_agree"]
 
-TRIALS = 5
+TRIALS = 3
 
 
 class Kept(Trials):

@@ -307,7 +307,7 @@ def by_channel(event: Any, queries: Any, trials: int) -> list[Any]:
 @pytest.mark.parametrize("size", [1, 2, 500])
 def test_the_same_attacks_are_at_chance_now(event: Any, size: int) -> None:
     queries = np.zeros(size), np.full(size, 1 / math.sqrt(size))
-    releases = by_channel(event, queries, 200 if size < 10 else 40)
+    releases = by_channel(event, queries, 200 if size < 10 else 25)
     scale = 30.0 if isinstance(event, Gaussian) else 10.0
     coins = np.random.default_rng(0)
     for score in (precision, inversion, normal_pairs):

@@ -257,7 +257,7 @@ def test_killed_with_all_its_processes_a_comparison_loses_only_what_was_in_progr
         there = found
         assert charges() <= sum(epsilon is not None for _, epsilon, _ in there) + 2 * (number + 1)
     command[command.index("--jobs") + 1] = "1"
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = dperm(*command[3:])
     assert total <= charges() <= total + 2 * kills
     cells = {(cell["mechanism"], cell["epsilon"]): cell["scores"] for cell in json.loads(done.stdout)["studies"][0]["cells"]}
     assert there and all(cells[mechanism, epsilon][repeat] == score for (mechanism, epsilon, repeat), score in there.items())

@@ -288,12 +288,12 @@ def test_limits_are_raised_by_the_environment(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("DPERM_LIMITS", "columns=61")
     assert read_table(path).frame.shape == (1, 61)
     path = tmp_path / "t.libsvm"
-    path.write_text("1 1:1\n0 2000000:1\n" * 3)
-    for indices in (None, (1, 2_000_000)):
+    path.write_text("1 1:1\n0 1000001:1\n" * 3)
+    for indices in (None, (1, 1_000_001)):
         with pytest.raises(DataError, match="DPERM_LIMITS=features="):
             read_dataset(path, indices=indices)
     monkeypatch.setenv("DPERM_LIMITS", "features=2e6, unpacking=10000")
-    assert read_dataset(path)[0].features.shape == (6, 2_000_000)
+    assert read_dataset(path)[0].features.shape == (6, 1_000_001)
     assert Limits.current() == Limits(features=2_000_000, unpacking=10_000)
 
 

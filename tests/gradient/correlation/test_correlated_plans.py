@@ -201,11 +201,11 @@ def test_the_chance_of_a_record_given_its_draws_before_is_as_stated(sampler: Any
     ("made", "relation"),
     [
         (correlated(), ADD),
-        (correlated(FixedOrder(5), BandedToeplitz(5)), ADD),
-        (correlated(FixedOrder(5), BandedToeplitz(8)), REPLACE),
+        pytest.param(correlated(FixedOrder(5), BandedToeplitz(5)), ADD, marks=pytest.mark.slow),
+        pytest.param(correlated(FixedOrder(5), BandedToeplitz(8)), REPLACE, marks=pytest.mark.slow),
         (correlated(FixedOrder(5), Buffered(2, 5)), REPLACE),
         (correlated(FixedOrder(5), SIGNED), ADD),
-        (correlated(FullBatch(), BandedToeplitz(3), steps=8), ADD),
+        pytest.param(correlated(FullBatch(), BandedToeplitz(3), steps=8), ADD, marks=pytest.mark.slow),
         (correlated(FullBatch(), BandedToeplitz(3), steps=8), REPLACE),
     ],
     ids=lambda value: value.kind + repr(value.correlation)[:30] if isinstance(value, Plan) else str(value),
@@ -354,16 +354,17 @@ def test_the_noise_of_a_run_is_correlated_as_its_strategy_says() -> None:
     """Over many seeds, on records that give nothing: Ĝ = C⁻¹Z."""
     made, problem = correlated(CyclicPoisson(0.1, 3), BandedToeplitz(3), steps=6), LinearObjective(Logistic(), 3, public_size=60)
     records, runs = problem.records(np.zeros((60, 3)), np.ones(60)), []
-    for seed in range(400):
+    seeds = 150
+    for seed in range(seeds):
         channel = Channel.open(seed)
         channel.charge(made.event(ADD), "test")
         gradients = made.gradients(problem, records, channel)
         runs.append(np.stack([gradients(np.zeros(3)) for _ in range(6)]))
     noise = np.stack(runs) * made.expected_batch_size / (2.0 * made.joint_sensitivity(0.3, 2.0, 3))
-    found = np.einsum("rti,rsi->ts", noise, noise) / (400 * 3)
+    found = np.einsum("rti,rsi->ts", noise, noise) / (seeds * 3)
     inverse = np.linalg.inv(made.correlation.matrix(6))
     expected = inverse @ inverse.T
-    spread = np.sqrt((np.outer(np.diag(expected), np.diag(expected)) + expected**2) / (400 * 3))
+    spread = np.sqrt((np.outer(np.diag(expected), np.diag(expected)) + expected**2) / (seeds * 3))
     assert np.all(np.abs(found - expected) < 5.5 * spread)
 
 

@@ -86,7 +86,7 @@ def test_never_below_certified_quadrature(steps: int, noise: float) -> None:
 def test_within_five_per_cent_of_monte_carlo(target: float) -> None:
     steps, draws = 100, 200_000
     low, high = 0.1, 2.0  # noise at which one epoch's δ at this ε is near 1e-3
-    for _ in range(30):
+    for _ in range(8):
         middle = (low + high) / 2
         low, high = (middle, high) if delta(RandomAllocation(steps, Gaussian(middle)), target) > 1e-3 else (low, middle)
     noise = high

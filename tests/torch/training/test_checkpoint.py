@@ -119,7 +119,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.fast_cases("release-after-7")
+@pytest.mark.slow  # killed after a release is fast, below: there the run that is killed also holds its folder
 @pytest.mark.parametrize(("point", "count"), POINTS)
 def test_killed_between_charge_release_and_checkpoint(tmp_path: Path, point: str, count: int) -> None:
     assert run(tmp_path, point, count) == -signal.SIGKILL
@@ -351,7 +351,8 @@ def test_a_folder_is_one_runs_at_a_time(tmp_path: Path, monkeypatch: pytest.Monk
     left = folder / ".writing-1"
     left.mkdir()
     (left / "tensors.safetensors").write_text("of a run that was killed")
-    finish(tmp_path)  # at once, with nothing to tidy up by hand
+    certificate = finish(tmp_path)  # at once, with nothing to tidy up by hand
+    assert certificate.epsilon is not None and certificate.epsilon <= 4.0
     assert not left.exists() and not (folder / ".lock").exists()
     assert {path.stat().st_mode & 0o077 for path in folder.glob("step-*")} == {0}
 
