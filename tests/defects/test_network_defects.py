@@ -336,6 +336,7 @@ def test_a_model_does_not_train_itself() -> None:
     refused_before_any_charge(Keeper("trainable"), "writes into a trained parameter|overwrites|view")
 
 
+@pytest.mark.filterwarnings("ignore:.*when it runs. That is put back")
 def test_what_a_loss_keeps_is_put_back() -> None:
     class Loss(nn.Module):
         worst = 0.0
@@ -350,6 +351,7 @@ def test_what_a_loss_keeps_is_put_back() -> None:
     assert "worst" not in vars(loss)
 
 
+@pytest.mark.filterwarnings("ignore:.*when it runs. That is put back")
 def test_what_only_comes_later_is_put_back() -> None:
     class Late(nn.Module):
         def __init__(self) -> None:
@@ -723,6 +725,7 @@ def test_counters_and_largest_values_do_not_stay(own_loop: bool) -> None:
     assert float(model.seen) == 0.0 and float(model.top) == 0.0
 
 
+@pytest.mark.filterwarnings("ignore:.*when it runs. That is put back")
 def test_what_a_loss_s_own_object_and_backward_hooks_keep_is_put_back() -> None:
     class Log:
         def __init__(self) -> None:

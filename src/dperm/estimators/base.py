@@ -179,7 +179,6 @@ class PrivateLinearModel(TakesMethod, ABC):
             return self._fit_parts(table, groups, absent)
         X, y = self._validated(X, y, groups, sample_weight)
         targets, classes, said = self._targets(y)
-        self._remind_of_targets(y, stacklevel=3)
         weights, said_of_weights = self._weights(X.shape[0], targets if classes else None, sample_weight)
         present = None
         if groups is not None and "max_rows_per_unit" not in self.get_params(deep=False):
@@ -192,6 +191,7 @@ class PrivateLinearModel(TakesMethod, ABC):
             targets = np.append(targets, np.full(absent, targets[0]))
             number = None if number is None else np.append(number, number.max() + 1 + np.arange(absent))
             weights = None if weights is None else np.append(weights, np.zeros(absent))
+        self._remind_of_targets(y, stacklevel=3)
         if not remind_of_what_looks(stacklevel=3):
             remind_of_scaling(X if present is None else X[:-absent], stacklevel=3)
 

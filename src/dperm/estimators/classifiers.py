@@ -190,7 +190,8 @@ class DPLogisticRegression(PrivateLinearClassifier):
     @by_part
     def predict_proba(self, X: Any) -> Array:
         """Probabilities (n, K): what the loss makes of a score for two classes, normalised one-vs-rest or softmax otherwise."""
-        return class_probabilities(self.objective_, self._scores(X))
+        scores = self._scores(X)
+        return class_probabilities(self.objective_, scores)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
