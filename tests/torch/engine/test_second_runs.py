@@ -426,3 +426,58 @@ def test_factors_of_another_sum_are_found_by_replay(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(SecondRun, "__call__", planted)
     assert replay(training(), both_ways=False).verdict == "refuted"
+
+
+class Fickle(nn.Module):
+    """A checkpointed part that uses another weight when it runs again, for records that no check has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.other = nn.Linear(3, 12, bias=False), nn.Linear(3, 12, bias=False)
+        self.odd = self.again = False
+        self.register_buffer("ends", torch.linspace(-1, 1, 12))
+
+    def part(self, x: Tensor) -> Tensor:
+        layer = self.other if self.odd and self.again else self.first
+        self.again = True
+        h = layer(x)
+        return h - h.mean(1, keepdim=True)  # sums are zero, whichever weight is used
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.odd, total = bool((x > 100).any()), 0.0
+        for _ in range(4):
+            self.again = False
+            total = total + checkpoint(self.part, x, use_reentrant=False) @ self.ends
+        return total + 1e4 * (self.other(x) @ self.ends)
+
+
+@pytest.mark.filterwarnings("ignore:.*one record at a time")
+def test_a_part_that_uses_other_parameters_when_it_runs_again_adds_no_more() -> None:
+    torch.manual_seed(0)
+    objective = ModuleObjective(Fickle().double(), lambda outputs, targets: outputs - 0 * targets)
+    x, y = torch.randn(6, 3, dtype=torch.float64).clamp(-2, 2), torch.zeros(6, dtype=torch.float64)
+    objective.prepare(x, y)
+    objective.evaluate(x, y, norms_only=True)
+    x[2] = torch.tensor([150.0, 1.0, 2.0])
+    with objective.engine.paid_for(secret=False):
+        found = objective.per_example(objective.theta, (x, y))
+        factors = (1.0 / found.norms).clamp(max=1.0)
+        whole = found.weighted_sum(factors, 1.0)
+        factors = factors.clone()
+        factors[2] = 0.0
+        without = objective.per_example(objective.theta, (x, y)).weighted_sum(factors, 1.0)
+    assert float((whole - without).norm()) <= 1.0 + 1e-9
+
+
+def test_a_parameter_that_comes_a_second_time_adds_nothing() -> None:
+    layer = nn.Linear(3, 2, bias=False).double()
+    flat = FlatParameters(layer)
+    ones = torch.ones(4, dtype=torch.float64)
+    limits = {layer.weight: 9.0 * ones}
+    total = clipped_sums.ClippedSum(flat, limits, torch.zeros(4, dtype=torch.bool), ones, Pool())
+    form = Dense(torch.ones(4, 2, 3, dtype=torch.float64))
+    total.add(layer.weight, form)
+    assert total.total is not None
+    once = total.total.clone()
+    total.add(layer.weight, form)
+    assert torch.allclose(total.total, once, atol=1e-12) and float(once.norm()) > 1

@@ -476,19 +476,24 @@ def _by_numpy(tensor: Tensor, mean: float) -> None:
     tensor.detach().numpy()[...] = mean
 
 
+def _by_statistics(tensor: Tensor, mean: float) -> None:
+    """The running mean of a normalisation, by its place among the arguments."""
+    F.batch_norm(torch.full((2, len(tensor)), mean), tensor.detach(), torch.ones(len(tensor)), None, None, True)
+
+
 @pytest.mark.filterwarnings("ignore:.*one record at a time")
-@pytest.mark.parametrize("write", [_by_function, _by_data, _by_alias, _by_out, _by_numpy])
+@pytest.mark.parametrize("write", [_by_function, _by_data, _by_alias, _by_out, _by_numpy, _by_statistics])
 @pytest.mark.parametrize("kind", ["trained", "frozen", "buffer"])
 @pytest.mark.parametrize("alone", [False, True])
 def test_what_a_model_writes_into_its_tensors_does_not_stay(write: Any, kind: str, alone: bool) -> None:
-    """A number that Python reads of the records, written into a tensor of 1.2 million numbers, a frozen parameter of 5,000, which
-    are not put back, or a trained one: refused, or written into a copy."""
+    """A number that Python reads of the records, written into a tensor of 1.2 million numbers, which is not put back, or into a
+    trained parameter: refused, or written into a copy."""
 
     class Bank(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.first, self.trained = nn.Linear(WIDTH, 1), nn.Parameter(torch.ones(3))
-            self.frozen = nn.Parameter(torch.ones(5_000), requires_grad=False)
+            self.frozen = nn.Parameter(torch.ones(1_200_000), requires_grad=False)
             self.register_buffer("buffer", torch.ones(1_200_000))
 
         def forward(self, x: Tensor) -> Tensor:

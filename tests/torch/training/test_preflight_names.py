@@ -231,3 +231,20 @@ def test_nothing_is_said_of_a_generator_that_sees_one_record(how: str) -> None:
     else:
         loss.made_by, loss.trained = nn.Linear(3, 6).requires_grad_(False), made_by
     assert said_of(trainer(critic, loss)) == []
+
+
+def test_a_loss_that_closes_over_tensors_and_a_counter_trains_and_names_the_counter() -> None:
+    """Cells of closures are equal where their contents are, and tensors do not say whether they are."""
+
+    def made() -> Any:
+        first, weight, calls = torch.ones(3), torch.ones(3), 0
+
+        def loss(outputs: Any, targets: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return first[0] * weight[0] * F.cross_entropy(outputs, targets, reduction="none")
+
+        return loss
+
+    with pytest.warns(UserWarning, match="calls of .*loss"):
+        trainer(nn.Linear(6, 3), made()).fit((X, Y), progress=False)

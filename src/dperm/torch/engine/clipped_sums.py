@@ -6,11 +6,12 @@ the same run is repeated with the same draws, and each form is added to the sum 
 clipping, Li et al. 2021, but for the cut).
 
 *Sensitivity.* Let s_k be the squared norm of a record's gradient with respect to parameter k in the first run, and h_k that
-gradient in the second run. The record's factor f was made of n = √Σ_k s_k, so that f·n ≤ C. The sum takes
-f·h_k·min(1, √s_k/‖h_k‖), where ‖h_k‖ is measured of the very form that is added. Its length is at most f·√s_k, and that of all
-parameters together at most f·√Σ_k s_k = f·n ≤ C, *whatever the second run computes*. No other record moves s_k, f or h_k, for in
-both runs the model sees one record. So a record adds a function of itself, of released numbers and of what is drawn for it, no
-longer than C: as in a pass that keeps its forms, and on the same assumptions.
+gradient in the second run. It is added once: a limit is used up by what it admits. The record's factor f was made of
+n = √Σ_k s_k, so that f·n ≤ C. The sum takes f·h_k·min(1, √s_k/‖h_k‖), where ‖h_k‖ is measured of the very form that is added.
+Its length is at most f·√s_k, and that of all parameters together at most f·√Σ_k s_k = f·n ≤ C, *whatever the second run
+computes*. No other record moves s_k, f or h_k, for in both runs the model sees one record. So a record adds a function of itself,
+of released numbers and of what is drawn for it, no longer than C: as in a pass that keeps its forms, and on the same
+assumptions.
 
 Where both runs compute the same, min(1, ·) is 1, and the sum is that of the clipped gradients. Where they do not (a clock, a
 kernel that adds up in any order), it is one of other gradients, cut more: a matter of accuracy, and not of privacy. Before the
@@ -44,7 +45,7 @@ class ClippedSum:
     def __init__(
         self, flat: FlatParameters, limits: Mapping[nn.Parameter, Tensor], bad: Tensor, factors: Tensor, pool: Pool
     ) -> None:
-        self._flat, self._limits, self._bad, self._factors, self._pool = flat, limits, bad, factors, pool
+        self._flat, self._limits, self._bad, self._factors, self._pool = flat, dict(limits), bad, factors, pool
         self._parts: dict[nn.Parameter, Tensor] = {}
         #: (p,), or None where nothing has come
         self.total: Tensor | None = None
@@ -55,7 +56,7 @@ class ClippedSum:
             self.total = self._flat.filled([None] * len(self._flat.leaves), self._factors.device)
             self._parts = dict(zip(self._flat.leaves, self._flat.parts(self.total), strict=True))
         factors = self._factors if self._factors.dim() == 1 else self._factors[:, self._flat.group_of[parameter]]
-        limits = self._limits.get(parameter)
+        limits = self._limits.pop(parameter, None)  # a second time nothing may be added
         limits = torch.zeros_like(factors) if limits is None else limits
         for part, block in form.blocks(self._pool.lease, summed=True):
             self._add(block, limits[part], self._bad[part], factors[part], self._parts[parameter])

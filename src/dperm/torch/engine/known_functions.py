@@ -7,6 +7,7 @@ import inspect
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 #: They say something of a tensor that is not its numbers.
@@ -33,6 +34,9 @@ CHECKPOINTING = ("use_reentrant", "preserve_rng_state", "context_fn", "determini
 #: They put tensors beside one another.
 PLACING = {torch.cat, torch.concat, torch.concatenate, torch.stack, torch.hstack, torch.vstack}
 
+#: Names of functions below those of `torch.nn.functional`, whose fourth and fifth arguments are running statistics.
+_NORMALISATIONS = {"batch_norm", "batch_norm_legit", "instance_norm"}
+
 _NUMBERS_SET = {getattr(Tensor, name).__set__ for name in ("data", "real", "imag")}
 
 #: They make tensors that may be written into.
@@ -52,6 +56,14 @@ def written_by(func: Any, args: Any, kwargs: Any) -> Any:
         return None
     given = (*args, *kwargs.values())
     return given[0] if given else None
+
+
+@functools.lru_cache(maxsize=4096)
+def places_of_statistics(func: Any) -> tuple[int, ...]:
+    """The places of the running statistics among the arguments of a normalisation, which it writes into in training mode."""
+    if func in (F.batch_norm, F.instance_norm):
+        return 1, 2
+    return (3, 4) if func.__name__.split(".")[0].strip("_").removeprefix("native_") in _NORMALISATIONS else ()
 
 
 @functools.lru_cache(maxsize=4096)

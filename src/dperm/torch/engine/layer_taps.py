@@ -57,6 +57,7 @@ class Tape:
         self.norms_only = norms_only
         self.forms: dict[nn.Parameter, Form] = {}
         self.squares: dict[nn.Parameter, Tensor] = {}
+        self._finished = set[nn.Parameter]()
         #: numbers that all forms hold, and bytes of what checkpointed parts are given
         self.kept_numbers = self.given_bytes = 0
         #: by the identities of their values, which stay theirs as long as the tape does
@@ -143,6 +144,9 @@ class Tape:
         if (derived := self.derived.get(id(parameter))) is not None:
             self.add(derived.taken_back(form))
             return
+        if parameter in self._finished:
+            raise ValueError("A checkpointed part uses other parameters when it runs again than when it first ran.")
+        self._finished.add(parameter)
         self.kept_numbers += form.kept_numbers
         if self._total is not None:
             self._total.add(parameter, form)

@@ -50,7 +50,6 @@ _BACK_OF_EMPTY: dict[type, Callable[[Any, Any], None]] = {dict: dict_back, Order
 #: how a thing is put back, the thing, and what it held
 Entry = tuple[Callable[[Any, Any], None], Any, Any]
 _COPIED = 1 << 20  # numbers of a tensor
-_COPIED_WEIGHTS = 1 << 12  # of a frozen parameter: a base below adapters would be in memory twice
 _LONG = 1000  # entries of a collection that holds a data set's records
 _MOST = 200_000  # objects: what hangs on a function may be anything
 #: modules whose objects and functions keep nothing of a model's records, or are put back by their owners
@@ -84,8 +83,8 @@ class Snapshot:
     of functions hold, and what hangs on classes. Global names are those of code that may be called, by its name, from `forward`
     or the loss; of packages that are installed, those of code that is in `ran`. What belongs to PyTorch or dperm is left out, but
     for modules. The numbers of tensors in `without` and of their gradients stay as they are, and so do those of tensors with more
-    than a million, and of other parameters with more than 4,096: `left_out` says where these are, and the gradients. `uncopied`
-    names what cannot be put back: iterators, and generators of random numbers.
+    than a million: `left_out` says where the latter, and the gradients, are. `uncopied` names what cannot be put back: iterators,
+    and generators of random numbers.
 
     Raises ValueError for more than 200,000 objects.
     """
@@ -211,8 +210,7 @@ class Snapshot:
                 gradient = None
         else:
             mine = local(tensor)
-            most = _COPIED_WEIGHTS if isinstance(tensor, nn.Parameter) else _COPIED
-            if mine.numel() <= most and not mine.is_meta:
+            if mine.numel() <= _COPIED and not mine.is_meta:
                 self._hold(tensor_back, mine, mine.detach().clone())
             elif mine.layout is torch.strided and not mine.is_meta:
                 self.left_out.add(mine.untyped_storage().data_ptr())

@@ -29,6 +29,8 @@ def tensor_back(tensor: Tensor, held: Tensor) -> None:
 
 def leaf_back(tensor: Tensor, held: tuple[bool, Tensor | None]) -> None:
     trains, gradient = held
+    if not tensor.is_leaf:  # somebody wrote numbers with a graph into it
+        tensor.detach_()
     if tensor.requires_grad != trains:
         tensor.requires_grad_(trains)
     if tensor.grad is not gradient:

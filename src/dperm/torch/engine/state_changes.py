@@ -34,10 +34,13 @@ def changes(kept: Snapshot) -> list[str]:
     """
     names = _Names(kept)
     found: dict[str, None] = {}
-    for back, item, held in kept.entries:
-        compare = _COMPARED.get(back)
-        if compare is not None:
-            found |= dict.fromkeys(compare(names, item, held))
+    try:
+        for back, item, held in kept.entries:
+            compare = _COMPARED.get(back)
+            if compare is not None:
+                found |= dict.fromkeys(compare(names, item, held))
+    except Exception:  # naming things may run code of theirs, and no warning is worth a model that does not train
+        return list(found)
     return list(found)
 
 
@@ -80,8 +83,10 @@ class _Names:
     def function_of(self, cell: types.CellType) -> tuple[str, str] | None:
         """The function that closes over a cell, and the name that it has there."""
         for item in self._kept.objects:
-            if isinstance(item, types.FunctionType) and cell in (item.__closure__ or ()):
-                return item.__qualname__, item.__code__.co_freevars[item.__closure__.index(cell)]  # type: ignore[union-attr]
+            if isinstance(item, types.FunctionType):
+                for name, other in zip(item.__code__.co_freevars, item.__closure__ or (), strict=True):
+                    if other is cell:  # cells are equal where their contents are
+                        return item.__qualname__, name
         return None
 
     def _look(self) -> None:
@@ -127,7 +132,7 @@ class _Names:
 
 
 def _table(names: _Names, item: dict[Any, Any], held: dict[Any, Any]) -> Iterator[str]:
-    changed = [key for key in item.keys() | held.keys() if _differ(held.get(key, UNSET), item.get(key, UNSET))]
+    changed = [key for key in dict.keys(item) | held.keys() if _differ(held.get(key, UNSET), item.get(key, UNSET))]
     if not changed:
         return
     owner = names.owner(item)
@@ -210,7 +215,7 @@ def _named(name: str | None) -> list[str]:
 
 def _differ(before: Any, now: Any) -> bool:
     """Whether somebody who sets this would look for it after the run: no activation, and nothing that a pass makes anew."""
-    if now is before or now is UNSET or (type(now) is type(before) and isinstance(now, _PLAIN) and now == before):
+    if now is before or now is UNSET or (type(now) is type(before) and type(now) in _PLAIN and now == before):
         return False
     if before is UNSET or before is None:
         return isinstance(now, _PLAIN)

@@ -26,7 +26,16 @@ from torch.overrides import TorchFunctionMode
 from dperm.torch.engine.branches import Branch
 from dperm.torch.engine.derived import Derived, way_back
 from dperm.torch.engine.gradient_forms import Dense
-from dperm.torch.engine.known_functions import CHECKPOINTING, ENTRYWISE, FACTORIES, PLACING, is_property, module_of, written_by
+from dperm.torch.engine.known_functions import (
+    CHECKPOINTING,
+    ENTRYWISE,
+    FACTORIES,
+    PLACING,
+    is_property,
+    module_of,
+    places_of_statistics,
+    written_by,
+)
 from dperm.torch.engine.layer_taps import Tape
 from dperm.torch.engine.randomness import Draws, draws_by_name
 from dperm.torch.engine.running import RUNNING
@@ -242,6 +251,8 @@ class Run(TorchFunctionMode):
             self._refuse_write(func, written)
         for name in _WRITTEN_BY_NAME if kwargs else ():
             self._refuse_write(func, kwargs.get(name))
+        for place in places_of_statistics(func):
+            self._refuse_write(func, args[place] if len(args) > place else None)
         output = self._special(func, args, kwargs)
         if output is not NotImplemented:
             return output
@@ -325,9 +336,9 @@ class Run(TorchFunctionMode):
             raise RuntimeError(f"{func.__name__} writes into a tensor that is made of parameters alone.")
         elif self.trains(written) or (isinstance(written, Tensor) and self._is_fixed(written)):
             raise RefusedError(
-                f"The model writes into a trained parameter, or into a tensor of more than a million numbers (of a frozen "
-                f"parameter: 4,096), while it runs ({func.__name__}). Neither is put back after each pass, and what is written "
-                "may be of records: write between steps."
+                f"The model writes into a trained parameter, or into a tensor of more than a million numbers, while it runs "
+                f"({func.__name__}). Neither is put back after each pass, and what is written may be of records: write between "
+                "steps."
             )
 
     def _is_fixed(self, tensor: Tensor) -> bool:
