@@ -449,6 +449,8 @@ NO_DOORS = {
     "AuditingOptions.": "names of files, whose records are read as vectors",
     "BudgetingOptions.": "whether persons are protected",
     "judge_classes: probabilities": "a table of one column a class, whose shape is compared",
+    "score_": "a study's own answers and held-out records, which were read as vectors",
+    "Shared.scores": "likewise",
     "PublicRangeScaler.fit": "y is not looked at",
     "TableEncoder.fit": "y is not looked at",
 }

@@ -134,7 +134,8 @@ def test_compare_a_table(table: Path, tmp_path: Path) -> None:
     found = json.loads(dperm(*again, "--json").stdout)
     (study,) = found["studies"]
     assert [cell["mechanism"] for cell in study["cells"]] == ["non-private", "boosting", "constant", "output"]
-    assert study["metric"] == "AUC" and study["advice"]["sentence"] and study["cells"][3]["measures"]["log loss"]
+    assert study["metric"] == "AUC"
+    assert study["advice"]["sentence"] and study["cells"][3]["measures"]["log loss"]
 
 
 def test_compare_begins_with_what_train_would_run(table: Path, tmp_path: Path) -> None:

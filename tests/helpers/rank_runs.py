@@ -345,7 +345,7 @@ def seen(changed: bool) -> dict[str, Any]:
     source, model = Seen(), net()
     run = PrivateTrainer(
         model, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.0),
-        epsilon=3.0, delta=1e-3, epochs=4, expected_batch_size=12, clipping_norm=0.5, relation="replace_one",
+        epsilon=3.0, delta=1e-3, epochs=10, expected_batch_size=12, clipping_norm=0.5, relation="replace_one",
         random_state=source,
     )  # fmt: skip
     run.fit((x, y))

@@ -270,7 +270,7 @@ def seen(changed: bool) -> dict[str, Any]:
     source, model = Seen(), spread(net())
     trainer = tested(
         model, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.0),
-        epsilon=3.0, delta=1e-3, epochs=2, expected_batch_size=12, clipping_norm=0.5, relation="replace_one",
+        epsilon=3.0, delta=1e-3, epochs=8, expected_batch_size=12, clipping_norm=0.5, relation="replace_one",
         physical_batch_size=4, random_state=source,
     )  # fmt: skip
     trainer.fit((x, y))

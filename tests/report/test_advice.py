@@ -83,7 +83,8 @@ def rare() -> StudyResult:
 
 def test_a_rare_class_is_judged_by_what_finds_it(rare: StudyResult) -> None:
     """Accuracy is that of a model that says no to everybody, which is what `predict` does; probabilities rank all the same."""
-    assert rare.metric == "AUC" and rare.rarer == "yes" and 0.03 < rare.share < 0.08
+    assert rare.metric == "AUC" and rare.rarer == "yes"
+    assert 0.03 < rare.share < 0.08
     cell = rare.cell("auto", 10.0)
     assert cell.measured("accuracy") == pytest.approx(rare.cell("constant", None).measured("accuracy"), abs=0.01)
     assert cell.mean > 0.75 and rare.cell("constant", None).mean == 0.5
@@ -253,7 +254,7 @@ def test_scores_are_those_of_scikit_learn(classes: int) -> None:
 def test_what_a_split_does_not_define_is_left_out_of_means() -> None:
     chances = np.column_stack([np.full(8, 0.9), np.full(8, 0.1)])
     found = score_classes(np.zeros(8, dtype=np.intp), chances, 1, 0.5)  # nobody of the rarer class is held out
-    assert math.isnan(found["AUC"]) and math.isnan(found["recall"]) and math.isnan(found["precision"])
+    assert all(math.isnan(found[name]) for name in ("AUC", "recall", "precision"))
     nothing = np.zeros(3)
     cell = Cell("auto", 1.0, np.array([0.8, math.nan, 0.9]), nothing, nothing, nothing)
     assert cell.mean == pytest.approx(0.85) and cell.spread > 0

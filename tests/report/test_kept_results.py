@@ -305,4 +305,5 @@ def test_results_of_an_earlier_version_are_refused_before_any_charge(tmp_path: P
     done = dperm("compare", *settings, expect=1)
     assert "an earlier one, which noted one score of each model" in done.stderr and "Move the file away" in done.stderr
     assert "goes on from there" not in done.stderr
-    assert charges() == before and path.read_text() == text and [each.name for each in tmp_path.iterdir()] == [path.name]
+    assert charges() == before and path.read_text() == text
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
