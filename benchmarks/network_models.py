@@ -191,10 +191,10 @@ def losses(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 WORK = {
-    "CNN, b = 512": Work(cnn, 512, lambda n: torch.rand(n, 1, 28, 28), 10, "≤ 1.3×", 25),
+    "CNN, b = 512": Work(cnn, 512, lambda n: torch.rand(n, 1, 28, 28), 10, "≤ 1.3×", 15),
     "ResNet-18 GN, b = 64": Work(resnet18, 64, lambda n: torch.rand(n, 3, 32, 32), 10, "ahead", 3),
-    "BiLSTM, b = 128, T = 80": Work(bilstm, 128, lambda n: torch.randint(0, 10_000, (n, 80)), 2, "≤ 2×, ≥ 3× Opacus", 15),
-    "Transformer, b = 64, T = 128": Work(transformer, 64, lambda n: torch.randint(0, 1000, (n, 128)), 10, "≤ 1.15×", 7),
-    "LoRA on Llama, b = 16, T = 128": Work(llama, 16, lambda n: torch.randint(0, 4000, (n, 128)), 4000, "≤ 1.4×", 9, 128),
-    "Embedding 50,257 × 256, b = 16, T = 64": Work(embedding, 16, lambda n: torch.randint(0, 50_257, (n, 64)), 2, "ahead", 9),
+    "BiLSTM, b = 128, T = 80": Work(bilstm, 128, lambda n: torch.randint(0, 10_000, (n, 80)), 2, "≤ 2×, ≥ 3× Opacus", 7),
+    "Transformer, b = 64, T = 128": Work(transformer, 64, lambda n: torch.randint(0, 1000, (n, 128)), 10, "≤ 1.15×", 5),
+    "LoRA on Llama, b = 16, T = 128": Work(llama, 16, lambda n: torch.randint(0, 4000, (n, 128)), 4000, "≤ 1.4×", 5, 128),
+    "Embedding 50,257 × 256, b = 16, T = 64": Work(embedding, 16, lambda n: torch.randint(0, 50_257, (n, 64)), 2, "ahead", 5),
 }
