@@ -155,9 +155,40 @@ def test_what_is_dropped_is_named_with_its_count() -> None:
     assert f"'{'9' * 40}'…" in column.note
 
 
+def pressures(mark: str = "/") -> list[str]:
+    """Blood pressures: most pairs are rare, and some stand in several rows."""
+    rng = np.random.default_rng(0)
+    upper, lower = rng.integers(100, 180, N), rng.integers(60, 100, N)
+    upper[:80], lower[:40] = np.arange(100, 180), np.arange(60, 100)
+    return [f"{one}{mark}{other}" for one, other in zip(upper, lower, strict=True)]
+
+
+@pytest.mark.parametrize("mark", ["/", " / ", "|"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("patient_nr", lambda row: (1000 + row // 3, 20 + row // 3 % 4)),  # rows of a person together
+        ("person", lambda row: (1000 + row // 3, 20 + row // 3 % 4)),  # under a header that says nothing
+        ("person", lambda row: (1 + row // 3 % 50, 20 + row // 150)),  # numbered anew each year
+        ("person", lambda row: (1 + row % 100 % 50, 20 + row % 100 // 50)),  # rows of a person apart
+    ],
+)
+def test_ids_of_two_numbers_are_asked_about_as_the_unit(name: str, value: Any, mark: str) -> None:
+    (column,) = proposed([mark.join(map(str, value(row))) for row in range(N)], name)
+    assert column.type == "ignore" and column.note.startswith("an id that repeats, up to 3 times")
+    assert "does it tell persons apart? Then it is the unit" in column.note
+    assert ("split" in column.note) == (name == "person")
+
+
+@pytest.mark.parametrize("name", ["case_id", "person"])
+def test_ids_of_two_numbers_that_are_all_different(name: str) -> None:
+    (column,) = proposed([f"{1000 + row}/{20 + row % 4}" for row in range(N)], name)
+    assert column.type == "ignore" and column.note.startswith("an id: different in each row")
+
+
 @pytest.mark.parametrize("mark", ["/", " / ", "|"])
 def test_two_numbers_in_an_entry_are_two_columns(mark: str) -> None:
-    values = [f"{100 + number % 80}{mark}{60 + number % 40}" for number in range(N)]
+    values = pressures(mark)
     first, second = proposed(values, "bp")
     assert (first.name, first.range, first.piece, second.name, second.range, second.piece) == (
         "bp 1", (100.0, 179.0), 1, "bp 2", (60.0, 99.0), 2
@@ -168,6 +199,15 @@ def test_two_numbers_in_an_entry_are_two_columns(mark: str) -> None:
     assert "count as missing: 'not taken' (1)" in draft.columns[0].note and draft.missing == "separate"
     features = Dataset.of(frame, draft).features
     assert features[5].tolist() == [0, 1, 0, 1] and features[4].tolist() == pytest.approx([4 / 79, 0, 4 / 39, 0], abs=0.02)
+
+
+def test_rounded_pressures_in_many_rows_are_two_columns() -> None:
+    """Hardly a pair stands alone, but some are much more frequent than others."""
+    rng = np.random.default_rng(1)
+    upper, lower = rng.normal(13, 2, 20_000).round(), rng.normal(8, 1.2, 20_000).round()
+    entries = [f"{one * 10:.0f}/{other * 10:.0f}" for one, other in zip(upper, lower, strict=True)]
+    frame = pd.DataFrame({"bp": entries, "y": np.resize(["yes", "no"], 20_000)})
+    assert [column.name for column in propose(frame, "y").columns] == ["bp 1", "bp 2", "y"]
 
 
 def test_dates_with_some_other_entries_stay_dates() -> None:
@@ -182,8 +222,7 @@ def test_dates_with_some_other_entries_stay_dates() -> None:
 
 
 def test_parts_of_entries_have_names_of_their_own() -> None:
-    frame = pd.DataFrame({"bp": [f"{100 + number % 80}/70" for number in range(N)], "bp 1": np.arange(N) % 90, "y": LABELS})
-    frame.loc[0, "bp"] = "100/80"
+    frame = pd.DataFrame({"bp": pressures(), "bp 1": np.arange(N) % 90, "y": LABELS})
     assert [column.name for column in propose(frame, "y").columns] == ["bp 1 of both", "bp 2", "bp 1", "y"]
 
 
