@@ -96,7 +96,11 @@ def test_a_unit_that_is_missing_is_refused_before_anything_is_counted() -> None:
         proposed(["a", "b"], unit=[None, *range(N - 1)])
 
 
-@pytest.mark.parametrize("name", ["name", "host_name", "Last Name", "patientName", "surname", "Nachname", "prénom", "names"])
+NAMES = ["name", "host_name", "Last Name", "patientName", "surname", "Nachname", "prénom", "names", "name.1", "Name 1"]
+NAMES += ["full_name_1", "names of host", "Full name (legal)", "Patientenname", "PATIENTNAME", "Kundenname", "Vorname (2)"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_names_of_people_are_asked_about_and_left_out(name: str) -> None:
     (column,) = proposed([f"Person {number % 5}" for number in range(N)], name)
     assert column.type == "ignore" and "5 names: of people?" in column.note
@@ -105,7 +109,15 @@ def test_names_of_people_are_asked_about_and_left_out(name: str) -> None:
         confirmed(propose(pd.DataFrame({name: ["Ann", "Bo"] * 150, "x": np.arange(N) % 90, "y": LABELS}), "y"))
 
 
-@pytest.mark.parametrize("name", ["rename", "nameplate", "column_1", "tournament"])
+@pytest.mark.parametrize("name", ["patient", "doctor", "Employee", "Doctor.1"])
+def test_persons_by_what_they_are_are_asked_about_unless_codes_stand_for_them(name: str) -> None:
+    (column,) = proposed(["Ann Lee", "Bo Cox", "Cy Day"], name)
+    assert column.type == "ignore" and "3 names: of people?" in column.note
+    assert proposed(["P1", "P2", "P3"], name)[0].type == "category"
+    assert proposed(["yes", "no"], name)[0].type == "category"
+
+
+@pytest.mark.parametrize("name", ["rename", "nameplate", "column_1", "tournament", "patients seen", "doctor type", "unnamed"])
 def test_other_columns_are_not(name: str) -> None:
     assert proposed(["Ann", "Bo"], name)[0].type == "category"
 

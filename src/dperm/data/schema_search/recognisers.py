@@ -37,9 +37,17 @@ _ALONE = 0.05  # of the different pairs, that stand in one row
 _EVEN = 4.0  # times the mean: rows of the most frequent pair
 _ZONE = re.compile(r":\d\d(?:\.\d+)?\s?(?:Z|[+-]\d\d:?\d\d)$")
 _PAIR = re.compile(r"\d+(?:\.\d+)?\s*([/|])\s*\d+(?:\.\d+)?")
+_PERSON = (
+    "patient(?:en)?|kunden?|customer|client|employee|mitarbeiter|member|doctor|physician|nurse|person(?:en)?|teacher|student"
+)
 #: headers of columns that hold people's names, in some languages; "file name" and the like are asked about, too
-_NAMES = re.compile(r"(^|[^a-z])(sur|fore|first|last|given|family|full|maiden|middle|user|nick|vor|nach|familien)?[_ ]?names?$")
-_MORE_NAMES = re.compile(r"(^|[^a-z])(nom|prenom|prénom|nombre|apellidos?|nome|cognome|naam|achternaam|voornaam)$")
+_NAMES = re.compile(
+    r"(?:^|[^a-z])(?:sur|fore|first|last|given|family|full|maiden|middle|user|nick|vor|nach|familien|"
+    rf"(?:{_PERSON})s?)?[_ ]?names?$|^names? of(?:[^a-z]|$)"
+)
+_MORE_NAMES = re.compile(r"(?:^|[^a-z])(?:nom|prenom|prénom|nombre|apellidos?|nome|cognome|naam|achternaam|voornaam)$")
+_WHOLLY = re.compile(rf"(?:{_PERSON})")
+_ADDED = re.compile(r"\s*\([^()]*\)$|(?<=\D)[._ -]?\d+$")  # behind a header: a remark, or the number of one that is repeated
 _CURRENCIES = re.compile(r"([$€£¥%]|\b(?:EUR|USD|GBP|CHF|JPY|SEK|NOK|DKK|PLN)\b)")
 _TRUTHS = [{"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"}, {"ja", "nein"}, {"j", "n"}, {"wahr", "falsch"}]
 _TRUTHS += [{"oui", "non"}, {"vrai", "faux"}, {"si", "no"}, {"sí", "no"}, {"on", "off"}]
@@ -142,7 +150,8 @@ def _mark(seen: Seen) -> str:
 
 def _repeats_as_ids_do(seen: Seen, mark: str) -> bool:
     """Whether pairs of numbers are like ids of persons with several rows: one number says what the other is, or nearly all have
-    several rows and none has many more than others, or the rows of an entry stand together. Measurements are spread over many pairs, and most of them are rare."""
+    several rows and none has many more than others, or the rows of an entry stand together. Measurements are spread over many
+    pairs, and most of them are rare."""
     different = len(seen.counts)
     pieces = (len({piece_of(word, mark, piece) for word in seen.counts}) for piece in (1, 2))
     alone = sum(count == 1 for count in seen.counts.values())
@@ -281,8 +290,10 @@ def _code(known: NDArray[np.float64]) -> int | None:
 
 def _people(seen: Seen) -> Sequence[Column]:
     """Names of people, as the header has it: whatever many persons hold would stand in every model."""
-    header = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", seen.name).lower().strip()
-    if not (_NAMES.search(header) or _MORE_NAMES.search(header)) or not seen.words.str.contains(r"[^\W\d_]").mean() > 0.5:
+    header = _ADDED.sub("", _ADDED.sub("", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", seen.name).lower().strip()))
+    says = _NAMES.search(header) or _MORE_NAMES.search(header)
+    codes = seen.words.str.contains(r"\d").mean() > 0.5  # P001 under "patient" is an id
+    if not (says or (_WHOLLY.fullmatch(header) and not codes)) or not seen.words.str.contains(r"[^\W\d_]").mean() > 0.5:
         return ()
     note = (
         f"{len(seen.counts):,} names: of people? It is left out, for they would stand in the model. Otherwise make it a category"
