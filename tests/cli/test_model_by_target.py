@@ -108,6 +108,13 @@ def test_counts_are_asked_for(tmp_path: Path, label: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("target", "label", "beside", "options", "said"),
     [
+        (
+            "visits",
+            {"range": [0, 30], "measure": "amount"},
+            {},
+            ["--model", "poisson"],
+            'declares the target \'visits\' as an amount: write "measure": "count" in its row',
+        ),
         ("visits", {"range": [-5, 30]}, {}, ["--model", "poisson"], "counts from 0 or above in the target 'visits'"),
         ("ward", {}, {"classes": ["a", "b", "c"]}, ["--model", "poisson"], "Expected numbers as target for --model poisson"),
         ("ward", {}, {"classes": ["a", "b", "c"]}, ["--model", "quantile"], "Expected numbers as target for --model quantile"),

@@ -188,9 +188,14 @@ class _Quantile(_Numbers):
 
 class _Counts(_Numbers):
     def declared(self, schema: Schema) -> Schema:
-        """Who asks for a model of counts says that the target is one."""
+        """Who asks for a model of counts says that the target is one, unless the schema says that it is none."""
         if schema.classes:
             return schema
+        if schema.label.measure == "amount":
+            raise ValueError(
+                f"Expected counts as target for --model {self.name}, but the schema declares the target {schema.target!r} as an "
+                'amount: write "measure": "count" in its row if it is a count, or use --model ridge.'
+            )
         return schema.measured_as("count")
 
     def own_options(self, dataset: Dataset, asked: ModelOptions) -> dict[str, Any]:
