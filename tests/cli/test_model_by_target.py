@@ -83,6 +83,9 @@ def test_the_rows_do_not_choose(tmp_path: Path) -> None:
 def test_quantiles_are_asked_for(tmp_path: Path, label: dict[str, Any]) -> None:
     _, model, answers = trained(*files(tmp_path, "visits", label), "--model", "quantile", "--quantile", 0.9)
     assert model.quantile == 0.9 and 0.75 < np.mean(answers >= VISITS) < 0.98
+    done = dperm("evaluate", tmp_path / "m.json", tmp_path / "stays.csv", "--test-data", "private", "--json").stdout
+    scores = json.loads(done)["scores"]
+    assert scores["share at or below"] == pytest.approx(np.mean(answers >= VISITS), abs=1e-3) and "mean:" not in done
     _, model, middle = trained(*files(tmp_path, "visits", label), "--model", "quantile")
     assert model.quantile == 0.5 and middle.mean() < answers.mean() - 1
 
