@@ -94,7 +94,8 @@ def test_quantiles_are_asked_for(tmp_path: Path, label: dict[str, Any]) -> None:
 def test_counts_are_asked_for(tmp_path: Path, label: dict[str, Any]) -> None:
     """Whoever asks for a model of counts declares that the target is one: the model's schema says so from then on."""
     table, schema = files(tmp_path, "visits", label)
-    _, model, answers = trained(table, schema, "--model", "poisson", "--curves", 0)
+    said, model, answers = trained(table, schema, "--model", "poisson", "--curves", 0)
+    assert "up to about the square root of their range's end" in said
     assert type(model) is DPPoissonRegressor and model.target_range == [0, 30]
     assert (answers > 0).all()
     assert np.corrcoef(answers, VISITS)[0, 1] > 0.4 and abs(answers.mean() - VISITS.mean()) < 1.5
