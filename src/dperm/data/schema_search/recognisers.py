@@ -149,16 +149,17 @@ def _mark(seen: Seen) -> str:
 
 
 def _repeats_as_ids_do(seen: Seen, mark: str) -> bool:
-    """Whether pairs of numbers are like ids of persons with several rows: one number says what the other is, or nearly all have
-    several rows and none has many more than others, or the rows of an entry stand together. Measurements are spread over many
-    pairs, and most of them are rare."""
+    """Whether pairs of numbers are like ids of persons with several rows: the header is a word for persons, one number says what
+    the other is, nearly all have several rows and none has many more than others, or the rows of an entry stand together.
+    Measurements are spread over many pairs, and most of them are rare."""
     different = len(seen.counts)
     pieces = (len({piece_of(word, mark, piece) for word in seen.counts}) for piece in (1, 2))
     alone = sum(count == 1 for count in seen.counts.values())
     repeated = len(seen.words) - different  # rows that another row of their entry stands above
     together = int((seen.words.to_numpy()[1:] == seen.words.to_numpy()[:-1]).sum())
     even = alone <= _ALONE * different and max(seen.counts.values()) <= _EVEN * len(seen.words) / different
-    return max(pieces) >= _SAYS * different or even or together > repeated / 2 > 0
+    persons = bool(_WHOLLY.fullmatch(_plain_header(seen)))
+    return persons or max(pieces) >= _SAYS * different or even or together > repeated / 2 > 0
 
 
 def _pair(seen: Seen) -> Sequence[Column]:
@@ -202,10 +203,10 @@ def _identity(seen: Seen) -> Sequence[Column]:
                 seen.name, "ignore", note=f"an id: different in {'each' if seen.all_different else 'nearly each'} row{measured}"
             ),
         )
-    note = f"an id that repeats, up to {max(seen.counts.values()):,} times{measured}"
+    note = f"an id that repeats, up to {max(seen.counts.values()):,} times"
     if seen.units is None:
         note += ": does it tell persons apart? Then it is the unit"
-    return (Column(seen.name, "ignore", note=note),)
+    return (Column(seen.name, "ignore", note=note + measured),)
 
 
 def number(seen: Seen) -> Column | None:
@@ -288,9 +289,14 @@ def _code(known: NDArray[np.float64]) -> int | None:
     return None
 
 
+def _plain_header(seen: Seen) -> str:
+    """The header in small letters, without the number and the remark behind it."""
+    return _ADDED.sub("", _ADDED.sub("", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", seen.name).lower().strip()))
+
+
 def _people(seen: Seen) -> Sequence[Column]:
     """Names of people, as the header has it: whatever many persons hold would stand in every model."""
-    header = _ADDED.sub("", _ADDED.sub("", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", seen.name).lower().strip()))
+    header = _plain_header(seen)
     says = _NAMES.search(header) or _MORE_NAMES.search(header)
     codes = seen.words.str.contains(r"\d").mean() > 0.5  # P001 under "patient" is an id
     if not (says or (_WHOLLY.fullmatch(header) and not codes)) or not seen.words.str.contains(r"[^\W\d_]").mean() > 0.5:
