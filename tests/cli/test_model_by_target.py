@@ -12,7 +12,7 @@ import pytest
 
 from dperm import jobs
 from dperm.data import Column, Dataset, Schema
-from dperm.estimators import DPPoissonRegressor, model_from_json
+from dperm.estimators import DPPoissonRegressor, DPRidge, model_from_json, model_to_json
 from dperm.release import SpendLog
 from helpers.commands import dperm
 
@@ -142,3 +142,15 @@ def test_a_model_of_counts_is_not_given_amounts() -> None:
     with pytest.raises(ValueError, match=r"Expected counts as target for DPPoissonRegressor.*measured_as"):
         Dataset.of(FRAME, schema).fit(DPPoissonRegressor(target_range=(0, 30)))
     assert SpendLog.current().charges() == []
+
+
+def test_a_model_in_the_targets_units_is_not_scaled_again(tmp_path: Path) -> None:
+    """From Python a model of amounts may state the schema's range; commands, which scale answers back, refuse its file."""
+    table, path = files(tmp_path, "visits", AMOUNT)
+    schema = Schema.load(path)
+    for estimator, code in ((DPRidge(epsilon=2.0, target_range=(0, 30)), 1), (DPRidge(epsilon=2.0), 0)):
+        model = Dataset.of(FRAME, schema).fit(estimator)
+        (kept := tmp_path / f"{code}.json").write_text(model_to_json(model, {"schema": json.loads(schema.to_json())}))
+        done = dperm("predict", kept, table, "-o", tmp_path / f"{code}.csv", expect=code)
+        assert ("answers in the target's own units" in done.stderr) == bool(code)
+    assert abs(pd.read_csv(tmp_path / "0.csv")["prediction"].mean() - VISITS.mean()) < 0.5
