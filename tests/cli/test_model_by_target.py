@@ -12,7 +12,7 @@ import pytest
 
 from dperm import jobs
 from dperm.data import Column, Dataset, Schema
-from dperm.estimators import DPPoissonRegressor, model_from_json
+from dperm.estimators import DPPoissonRegressor, DPRidge, model_from_json, model_to_json
 from dperm.release import SpendLog
 from helpers.commands import dperm
 
@@ -83,6 +83,9 @@ def test_the_rows_do_not_choose(tmp_path: Path) -> None:
 def test_quantiles_are_asked_for(tmp_path: Path, label: dict[str, Any]) -> None:
     _, model, answers = trained(*files(tmp_path, "visits", label), "--model", "quantile", "--quantile", 0.9)
     assert model.quantile == 0.9 and 0.75 < np.mean(answers >= VISITS) < 0.98
+    done = dperm("evaluate", tmp_path / "m.json", tmp_path / "stays.csv", "--test-data", "private", "--json").stdout
+    scores = json.loads(done)["scores"]
+    assert scores["share at or below"] == pytest.approx(np.mean(answers >= VISITS), abs=1e-3) and "mean:" not in done
     _, model, middle = trained(*files(tmp_path, "visits", label), "--model", "quantile")
     assert model.quantile == 0.5 and middle.mean() < answers.mean() - 1
 
@@ -91,7 +94,8 @@ def test_quantiles_are_asked_for(tmp_path: Path, label: dict[str, Any]) -> None:
 def test_counts_are_asked_for(tmp_path: Path, label: dict[str, Any]) -> None:
     """Whoever asks for a model of counts declares that the target is one: the model's schema says so from then on."""
     table, schema = files(tmp_path, "visits", label)
-    _, model, answers = trained(table, schema, "--model", "poisson", "--curves", 0)
+    said, model, answers = trained(table, schema, "--model", "poisson", "--curves", 0)
+    assert "up to about the square root of their range's end" in said
     assert type(model) is DPPoissonRegressor and model.target_range == [0, 30]
     assert (answers > 0).all()
     assert np.corrcoef(answers, VISITS)[0, 1] > 0.4 and abs(answers.mean() - VISITS.mean()) < 1.5
@@ -108,6 +112,13 @@ def test_counts_are_asked_for(tmp_path: Path, label: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("target", "label", "beside", "options", "said"),
     [
+        (
+            "visits",
+            {"range": [0, 30], "measure": "amount"},
+            {},
+            ["--model", "poisson"],
+            'declares the target \'visits\' as an amount: write "measure": "count" in its row',
+        ),
         ("visits", {"range": [-5, 30]}, {}, ["--model", "poisson"], "counts from 0 or above in the target 'visits'"),
         ("ward", {}, {"classes": ["a", "b", "c"]}, ["--model", "poisson"], "Expected numbers as target for --model poisson"),
         ("ward", {}, {"classes": ["a", "b", "c"]}, ["--model", "quantile"], "Expected numbers as target for --model quantile"),
@@ -131,3 +142,15 @@ def test_a_model_of_counts_is_not_given_amounts() -> None:
     with pytest.raises(ValueError, match=r"Expected counts as target for DPPoissonRegressor.*measured_as"):
         Dataset.of(FRAME, schema).fit(DPPoissonRegressor(target_range=(0, 30)))
     assert SpendLog.current().charges() == []
+
+
+def test_a_model_in_the_targets_units_is_not_scaled_again(tmp_path: Path) -> None:
+    """From Python a model of amounts may state the schema's range; commands, which scale answers back, refuse its file."""
+    table, path = files(tmp_path, "visits", AMOUNT)
+    schema = Schema.load(path)
+    for estimator, code in ((DPRidge(epsilon=2.0, target_range=(0, 30)), 1), (DPRidge(epsilon=2.0), 0)):
+        model = Dataset.of(FRAME, schema).fit(estimator)
+        (kept := tmp_path / f"{code}.json").write_text(model_to_json(model, {"schema": json.loads(schema.to_json())}))
+        done = dperm("predict", kept, table, "-o", tmp_path / f"{code}.csv", expect=code)
+        assert ("answers in the target's own units" in done.stderr) == bool(code)
+    assert abs(pd.read_csv(tmp_path / "0.csv")["prediction"].mean() - VISITS.mean()) < 0.5

@@ -58,3 +58,19 @@ def test_numbers() -> None:
     assert found.scores["R²"] == pytest.approx(r2_score(truth, answers)) and not found.warnings
     assert judge_numbers(truth, -truth).warnings == ("Worse than always saying the mean: R² is below 0.",)
     assert np.isnan(judge_numbers(np.ones(5), np.ones(5)).scores["R²"])
+
+
+def test_quantiles_are_judged_by_their_own_loss() -> None:
+    """What nine in ten stay below is far from the mean: that is no fault of it."""
+    rng = np.random.default_rng(0)
+    at = rng.random(4000) / 2
+    truth = at + rng.exponential(0.2, 4000)
+    high = at - 0.2 * np.log(0.1)
+    found = judge_numbers(truth, high, quantile=0.9)
+    assert found.warnings == () and found.scores["R²"] < 0 and next(iter(found.scores)) == "pinball loss"
+    assert found.scores["share at or below"] == pytest.approx(0.9, abs=0.02)
+    assert found.scores["pinball loss"] == pytest.approx(0.2 * 0.1 * -np.log(0.1), rel=0.1)  # of an exponential at its quantile
+    assert found.scores["pinball loss"] < found.scores["of the quantile of all, pinball"]
+    (warning,) = judge_numbers(truth, truth - 1, quantile=0.9).warnings
+    assert warning.startswith("Worse than always saying the records' 0.9 quantile: 0.9 against ")
+    assert "pinball loss" not in judge_numbers(truth, high).scores

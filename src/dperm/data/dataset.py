@@ -88,21 +88,44 @@ class Dataset:
         return only_claimed(self._why_claimed) if self.read_off else contextlib.nullcontext()
 
     def fit(self, estimator: Any, **given: Any) -> Any:
-        """`estimator` fitted to these records: each person's rows together, numbers on [−1, 1] of their range, left-out records
-        counted. Counts, by the schema, stay as they are. Its certificate says what was found, or read off the data, and so does
-        the charge. `given` goes to its `fit`. SchemaError for a model of counts and a target that is none."""
+        """`estimator` fitted to these records: each person's rows together, left-out records counted. Its certificate says what
+        was found, or read off the data, and so does the charge. `given` goes to its `fit`.
+
+        Targets that are numbers are handed over on [−1, 1] of the schema's range, and predictions are there, too, unless the
+        estimator states that range itself (`target_range`): then both are in the target's own units, as counts always are.
+        SchemaError, before the charge, for an estimator that states another range, for one of counts that states none, and for a
+        model of counts and a target that is none.
+        """
         bounds = self.target_range
-        each = getattr(estimator, "estimator", estimator)  # of models by part one of them
-        if bounds is not None and getattr(each, "counts", False) and not isinstance(bounds, CountRange):
-            raise SchemaError(
-                f"Expected counts as target for {type(each).__name__}, got an amount, by the schema: state "
-                '"measure": "count" in the target\'s row (schema.measured_as("count")).'
-            )
-        targets = self.targets if bounds is None else bounds.scaled(self.targets)
+        targets = self.targets if bounds is None else self._targets_for(estimator, bounds)
         with self.charging():
             estimator.fit(self.features, targets, groups=self.groups, absent=self.absent, **given)
         estimator.certificate_ = self.certified(estimator.certificate_)
         return estimator
+
+    def _targets_for(self, estimator: Any, bounds: TargetRange) -> Any:
+        """(n,) targets in the units that this estimator expects."""
+        each = getattr(estimator, "estimator", estimator)  # of models by part one of them
+        kind, counts = type(each).__name__, isinstance(bounds, CountRange)
+        if getattr(each, "counts", False) and not counts:
+            raise SchemaError(
+                f"Expected counts as target for {kind}, got an amount, by the schema: state "
+                '"measure": "count" in the target\'s row (schema.measured_as("count")).'
+            )
+        if not hasattr(each, "stated_range"):  # no regression of dperm's
+            return bounds.scaled(self.targets)
+        low, high = bounds
+        stated = each.stated_range
+        if stated == (low, high):
+            return self.targets
+        if stated is None and not counts:
+            return bounds.scaled(self.targets)
+        what = "states none" if stated is None else f"states {list(stated)}"
+        without = "" if counts else ", or leave target_range and target_bound out for targets on [−1, 1]"
+        raise SchemaError(
+            f"Expected the schema's range of the target, [{low:g}, {high:g}], but {kind} {what}: give it "
+            f"target_range=({low:g}, {high:g}){without}."
+        )
 
     @property
     def _why_claimed(self) -> str:

@@ -43,6 +43,13 @@ class PrivateLinearRegressor(RegressorMixin, PrivateLinearModel):
     #: whether targets are counts, whose logarithm is linear: they are neither centred nor scaled
     counts: ClassVar[bool] = False
 
+    @property
+    def stated_range(self) -> tuple[float, float] | None:
+        """The least and the greatest target, by target_range or by target_bound; None where neither was stated. ValueError for
+        what is no range."""
+        ends = self._ends()
+        return None if self.target_range is None and self.target_bound == type(self).target_bound else ends
+
     def _ends(self) -> tuple[float, float]:
         """The least and the greatest target. ValueError for a range that is none, and for one beside a bound."""
         bound = check.positive("target_bound", self.target_bound)

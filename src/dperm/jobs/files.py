@@ -95,10 +95,19 @@ class SavedModel:
 
     @property
     def schema(self) -> Schema | None:
-        """None for one of arrays."""
+        """None for one of arrays. ValueError for a model of amounts that answers in the target's own units: commands take answers
+        to be on [−1, 1] of the schema's range, as `dperm train` makes such models."""
         from dperm.data import Schema
+        from dperm.data.schema.ranges import CountRange
 
-        return Schema.from_dict(self.extra["schema"]) if self.extra.get("schema") else None
+        schema = Schema.from_dict(self.extra["schema"]) if self.extra.get("schema") else None
+        amounts = schema is not None and schema.target_range is not None and not isinstance(schema.target_range, CountRange)
+        if amounts and getattr(self.fitted, "stated_range", None) is not None:
+            raise ValueError(
+                "Expected a model of this schema whose estimator states no range of the target, as dperm train makes it: this "
+                "one answers in the target's own units. Use it from Python, or fit it without target_range and target_bound."
+            )
+        return schema
 
     @property
     def target_range(self) -> TargetRange | None:

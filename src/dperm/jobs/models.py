@@ -187,14 +187,28 @@ class _Quantile(_Numbers):
 
 
 class _Counts(_Numbers):
+    notice = (
+        "Poisson regression suits counts of means up to about the square root of their range's end: of larger ones --model ridge "
+        "is better.\n"
+    )
+
     def declared(self, schema: Schema) -> Schema:
-        """Who asks for a model of counts says that the target is one."""
+        """Who asks for a model of counts says that the target is one, unless the schema says that it is none."""
         if schema.classes:
             return schema
+        if schema.label.measure == "amount":
+            raise ValueError(
+                f"Expected counts as target for --model {self.name}, but the schema declares the target {schema.target!r} as an "
+                'amount: write "measure": "count" in its row if it is a count, or use --model ridge.'
+            )
         return schema.measured_as("count")
 
     def own_options(self, dataset: Dataset, asked: ModelOptions) -> dict[str, Any]:
-        """The ball is as wide as the logarithm of the largest count needs it to be: that is public."""
+        """The ball is as wide as the logarithm of the largest count needs it to be: that is public.
+
+        The intercept, whose feature is half as long as a row may be, reaches half of that logarithm alone. A ball twice as wide
+        squares the loss's constants, and was worse at all sizes (docs/schemas.md).
+        """
         from dperm._validate import positive
 
         given = super().own_options(dataset, asked)

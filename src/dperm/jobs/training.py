@@ -103,7 +103,8 @@ class Training:
 
         labels, counts = len(self.schema.classes), isinstance(self.schema.target_range, CountRange)
         what = f"{labels} labels" if labels else "counts" if counts else "amounts"
-        other = "; --model poisson models the logarithm of counts, which takes more records" if counts else ""
+        poisson = "; --model poisson models the logarithm of counts, takes more records, and suits means up to about the root of "
+        other = poisson + "the range's end" if counts else ""
         return f"Model: {self.kind.title}, for the schema declares {what} as target{other}. --model names another."
 
     def foreseen(self) -> tuple[ForeseenCharge, SpendLog]:

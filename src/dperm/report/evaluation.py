@@ -111,7 +111,8 @@ class Evaluation:
         if not hasattr(self.model, "classes_"):
             if self.target_range is not None:
                 answers = self.target_range.restored(answers)
-            return judge_numbers(targets.astype(np.float64), answers)
+            each = getattr(self.model, "estimator", self.model)  # of models by part one of them
+            return judge_numbers(targets.astype(np.float64), answers, quantile=getattr(each, "quantile", None))
         classes = list(self.model.classes_)
         if strange := sorted(set(np.unique(targets)) - set(classes))[:5]:
             raise ValueError(f"Expected the model's labels {list(map(str, classes))[:8]}, got {list(map(str, strange))}.")

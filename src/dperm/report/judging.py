@@ -84,8 +84,10 @@ def judge_classes(
     return Judgement(len(truth), scores, recalls, tuple(warnings))
 
 
-def judge_numbers(truth: Array, answers: Array) -> Judgement:
-    """Numbers (n,) beside predicted ones (n,). ValueError for other shapes."""
+def judge_numbers(truth: Array, answers: Array, *, quantile: float | None = None) -> Judgement:
+    """Numbers (n,) beside predicted ones (n,). `quantile`: the answers are this quantile, and not means: they are judged by the
+    pinball loss, beside that of the records' own quantile, and by the share of numbers at or below them. ValueError for other
+    shapes."""
     truth = column("targets", truth).astype(np.float64)
     answers = column("predictions", answers, len(truth)).astype(np.float64)
     off = answers - truth
@@ -97,8 +99,26 @@ def judge_numbers(truth: Array, answers: Array) -> Judgement:
         "root mean squared error": float(np.sqrt(np.square(off).mean())),
         "of the mean, absolute": float(np.abs(truth - truth.mean()).mean()),
     }
-    worse = r2 < 0
-    return Judgement(len(truth), scores, {}, ("Worse than always saying the mean: R² is below 0.",) if worse else ())
+    if quantile is None:
+        warning = "Worse than always saying the mean: R² is below 0." if r2 < 0 else ""
+    else:
+        loss, constant = (_pinball(truth, given, quantile) for given in (answers, np.quantile(truth, quantile)))
+        scores = {
+            "pinball loss": loss,
+            "of the quantile of all, pinball": constant,
+            "share at or below": float(np.mean(truth <= answers)),
+            **scores,
+        }
+        warning = f"Worse than always saying the records' {quantile:g} quantile: {loss:.4g} against {constant:.4g}, pinball loss."
+        warning = warning if loss > constant else ""
+    return Judgement(len(truth), scores, {}, (warning,) if warning else ())
+
+
+def _pinball(truth: Array, answers: Array | np.float64, quantile: float) -> float:
+    """Mean pinball loss of answers to numbers (n,)."""
+    from sklearn.metrics import mean_pinball_loss
+
+    return float(mean_pinball_loss(truth, np.broadcast_to(answers, truth.shape), alpha=quantile))
 
 
 def _calibration(right: NDArray[np.bool_], confidence: Array) -> float:

@@ -11,6 +11,8 @@ import pandas as pd
 import pytest
 
 from dperm.data import Column, Dataset, Schema, SchemaError
+from dperm.estimators import DPByPart, DPElasticNet, DPLasso, DPPoissonRegressor, DPQuantileRegressor, DPRidge
+from dperm.release import SpendLog
 
 FRAME = pd.DataFrame({"x": [0.0, 0.5, 1.0, 1.0], "y": [5.0, 15.0, 12.0, 1e11]})
 
@@ -82,3 +84,58 @@ def test_counts_stay_in_their_own_units_and_amounts_are_centred() -> None:
 def test_ranges_are_finite_after_centring() -> None:
     bounds = Schema.from_dict(file({"range": [-5e149, 5e149]})).target_range
     assert bounds is not None and np.isfinite(bounds.scaled([-5e149, 5e149])).all()
+
+
+# What `Dataset.fit` hands to estimators
+
+RNG = np.random.default_rng(0)
+SIZE = 3000
+AT = RNG.random(SIZE)
+WAGES = pd.DataFrame({"x": AT, "y": 20 + 60 * AT + RNG.normal(size=SIZE)})
+
+
+def wages(measure: str = "amount", ends: tuple[float, float] = (0, 100)) -> Dataset:
+    return Dataset.of(WAGES, Schema.from_dict(file({"range": list(ends), "measure": measure})))
+
+
+@pytest.mark.parametrize("measure", ["amount", "count"])
+@pytest.mark.parametrize("kind", [DPRidge, DPQuantileRegressor, DPLasso, DPElasticNet])
+def test_an_estimator_that_states_the_schemas_range_learns_in_the_targets_units(kind: Any, measure: str) -> None:
+    data = wages(measure)
+    model = data.fit(kind(epsilon=20.0, target_range=(0, 100)))
+    assert np.abs(model.predict(data.features) - data.targets).mean() < 12
+    alone = kind(epsilon=20.0, target_range=(0, 100), random_state=0).fit(data.features, data.targets)
+    beside = data.fit(kind(epsilon=20.0, target_range=[0, 100], random_state=0))
+    assert beside.coef_.tolist() == alone.coef_.tolist() and beside.intercept_ == alone.intercept_
+
+
+def test_a_bound_is_a_range_too_and_without_either_targets_are_scaled() -> None:
+    data = wages(ends=(-100, 100))
+    bounded = data.fit(DPRidge(epsilon=20.0, target_bound=100.0))
+    assert np.abs(bounded.predict(data.features) - data.targets).mean() < 12
+    scaled = data.fit(DPRidge(epsilon=20.0))
+    assert data.target_range is not None
+    assert np.abs(data.target_range.restored(scaled.predict(data.features)) - data.targets).mean() < 6
+
+
+def test_counts_in_the_range_that_an_estimator_has_anyway() -> None:
+    data = Dataset.of(WAGES.assign(y=RNG.poisson(3, SIZE)), Schema.from_dict(file({"range": [0, 10], "measure": "count"})))
+    assert 2 < data.fit(DPPoissonRegressor(epsilon=20.0, target_range=(0, 10))).predict(data.features).mean() < 4
+
+
+@pytest.mark.parametrize(
+    ("measure", "estimator", "said"),
+    [
+        ("amount", DPRidge(target_range=(0, 50)), r"\[0, 100\], but DPRidge states \[0.0, 50.0\]: .*or leave target_range"),
+        ("amount", DPRidge(target_range=(-1, 1)), "but DPRidge states"),
+        ("amount", DPQuantileRegressor(target_bound=100.0), r"but DPQuantileRegressor states \[-100.0, 100.0\]"),
+        ("count", DPRidge(), r"but DPRidge states none: give it target_range=\(0, 100\)\.$"),
+        ("count", DPPoissonRegressor(), "but DPPoissonRegressor states none"),
+        ("count", DPPoissonRegressor(target_range=(0, 30)), r"DPPoissonRegressor states \[0.0, 30.0\]"),
+        ("count", DPByPart(DPRidge(), {"a": 0}), "but DPRidge states none"),
+    ],
+)
+def test_another_range_than_the_schemas_is_refused_before_the_charge(measure: str, estimator: Any, said: str) -> None:
+    with pytest.raises(SchemaError, match=said):
+        wages(measure).fit(estimator)
+    assert SpendLog.current().charges() == []

@@ -123,3 +123,16 @@ def test_the_unit_is_no_feature_under_another_name() -> None:
     columns = (Column("x", "number", (0, 1), column="who"), Column("y", "label"))
     with pytest.raises(SchemaError, match="the unit 'who' to be no feature"):
         Schema("t", "y", columns, ("a", "b"), unit="who")
+
+
+@pytest.mark.parametrize("feature", [{"type": "number", "range": [0, 9]}, {"type": "category", "categories": ["1", "2"]}])
+def test_no_feature_is_made_of_the_target(feature: dict[str, Any]) -> None:
+    columns: list[dict[str, Any]] = [
+        {"name": "x", "type": "number", "range": [0, 1]},
+        {"name": "again", "column": "y", **feature},
+    ]
+    stated = {"name": "t", "target": "y", "columns": [*columns, {"name": "y", "type": "label", "range": [0, 9]}]}
+    with pytest.raises(SchemaError, match=r"other columns than the target 'y', got 'again'.*type ignore"):
+        Schema.from_dict(stated)
+    columns[1] = {"name": "again", "column": "y", "type": "ignore"}
+    assert Schema.from_dict({**stated, "columns": [*columns, {"name": "y", "type": "label", "range": [0, 9]}]}).features == ["x"]

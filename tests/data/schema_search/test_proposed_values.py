@@ -96,7 +96,11 @@ def test_a_unit_that_is_missing_is_refused_before_anything_is_counted() -> None:
         proposed(["a", "b"], unit=[None, *range(N - 1)])
 
 
-@pytest.mark.parametrize("name", ["name", "host_name", "Last Name", "patientName", "surname", "Nachname", "prénom", "names"])
+NAMES = ["name", "host_name", "Last Name", "patientName", "surname", "Nachname", "prénom", "names", "name.1", "Name 1"]
+NAMES += ["full_name_1", "names of host", "Full name (legal)", "Patientenname", "PATIENTNAME", "Kundenname", "Vorname (2)"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_names_of_people_are_asked_about_and_left_out(name: str) -> None:
     (column,) = proposed([f"Person {number % 5}" for number in range(N)], name)
     assert column.type == "ignore" and "5 names: of people?" in column.note
@@ -105,7 +109,15 @@ def test_names_of_people_are_asked_about_and_left_out(name: str) -> None:
         confirmed(propose(pd.DataFrame({name: ["Ann", "Bo"] * 150, "x": np.arange(N) % 90, "y": LABELS}), "y"))
 
 
-@pytest.mark.parametrize("name", ["rename", "nameplate", "column_1", "tournament"])
+@pytest.mark.parametrize("name", ["patient", "doctor", "Employee", "Doctor.1"])
+def test_persons_by_what_they_are_are_asked_about_unless_codes_stand_for_them(name: str) -> None:
+    (column,) = proposed(["Ann Lee", "Bo Cox", "Cy Day"], name)
+    assert column.type == "ignore" and "3 names: of people?" in column.note
+    assert proposed(["P1", "P2", "P3"], name)[0].type == "category"
+    assert proposed(["yes", "no"], name)[0].type == "category"
+
+
+@pytest.mark.parametrize("name", ["rename", "nameplate", "column_1", "tournament", "patients seen", "doctor type", "unnamed"])
 def test_other_columns_are_not(name: str) -> None:
     assert proposed(["Ann", "Bo"], name)[0].type == "category"
 
@@ -155,9 +167,41 @@ def test_what_is_dropped_is_named_with_its_count() -> None:
     assert f"'{'9' * 40}'…" in column.note
 
 
+def pressures(mark: str = "/") -> list[str]:
+    """Blood pressures: most pairs are rare, and some stand in several rows."""
+    rng = np.random.default_rng(0)
+    upper, lower = rng.integers(100, 180, N), rng.integers(60, 100, N)
+    upper[:80], lower[:40] = np.arange(100, 180), np.arange(60, 100)
+    return [f"{one}{mark}{other}" for one, other in zip(upper, lower, strict=True)]
+
+
+@pytest.mark.parametrize("mark", ["/", " / ", "|"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("patient_nr", lambda row: (1000 + row // 3, 20 + row // 3 % 4)),  # rows of a person together
+        ("visitor", lambda row: (1000 + row // 3, 20 + row // 3 % 4)),  # under a header that says nothing
+        ("visitor", lambda row: (1 + row // 3 % 50, 20 + row // 150)),  # numbered anew each year
+        ("visitor", lambda row: (1 + row % 100 % 50, 20 + row % 100 // 50)),  # rows of a person apart
+        ("person", lambda row: (1 + row % 100 % 50, 20 + row % 100 // 50 + 9 * (row % 9 == 0))),  # some rows alone
+    ],
+)
+def test_ids_of_two_numbers_are_asked_about_as_the_unit(name: str, value: Any, mark: str) -> None:
+    (column,) = proposed([mark.join(map(str, value(row))) for row in range(N)], name)
+    assert column.type == "ignore" and column.note.startswith("an id that repeats, up to ")
+    assert "does it tell persons apart? Then it is the unit" in column.note
+    assert ("split" in column.note) == (name != "patient_nr")
+
+
+@pytest.mark.parametrize("name", ["case_id", "person"])
+def test_ids_of_two_numbers_that_are_all_different(name: str) -> None:
+    (column,) = proposed([f"{1000 + row}/{20 + row % 4}" for row in range(N)], name)
+    assert column.type == "ignore" and column.note.startswith("an id: different in each row")
+
+
 @pytest.mark.parametrize("mark", ["/", " / ", "|"])
 def test_two_numbers_in_an_entry_are_two_columns(mark: str) -> None:
-    values = [f"{100 + number % 80}{mark}{60 + number % 40}" for number in range(N)]
+    values = pressures(mark)
     first, second = proposed(values, "bp")
     assert (first.name, first.range, first.piece, second.name, second.range, second.piece) == (
         "bp 1", (100.0, 179.0), 1, "bp 2", (60.0, 99.0), 2
@@ -168,6 +212,15 @@ def test_two_numbers_in_an_entry_are_two_columns(mark: str) -> None:
     assert "count as missing: 'not taken' (1)" in draft.columns[0].note and draft.missing == "separate"
     features = Dataset.of(frame, draft).features
     assert features[5].tolist() == [0, 1, 0, 1] and features[4].tolist() == pytest.approx([4 / 79, 0, 4 / 39, 0], abs=0.02)
+
+
+def test_rounded_pressures_in_many_rows_are_two_columns() -> None:
+    """Hardly a pair stands alone, but some are much more frequent than others."""
+    rng = np.random.default_rng(1)
+    upper, lower = rng.normal(13, 2, 20_000).round(), rng.normal(8, 1.2, 20_000).round()
+    entries = [f"{one * 10:.0f}/{other * 10:.0f}" for one, other in zip(upper, lower, strict=True)]
+    frame = pd.DataFrame({"bp": entries, "y": np.resize(["yes", "no"], 20_000)})
+    assert [column.name for column in propose(frame, "y").columns] == ["bp 1", "bp 2", "y"]
 
 
 def test_dates_with_some_other_entries_stay_dates() -> None:
@@ -182,8 +235,7 @@ def test_dates_with_some_other_entries_stay_dates() -> None:
 
 
 def test_parts_of_entries_have_names_of_their_own() -> None:
-    frame = pd.DataFrame({"bp": [f"{100 + number % 80}/70" for number in range(N)], "bp 1": np.arange(N) % 90, "y": LABELS})
-    frame.loc[0, "bp"] = "100/80"
+    frame = pd.DataFrame({"bp": pressures(), "bp 1": np.arange(N) % 90, "y": LABELS})
     assert [column.name for column in propose(frame, "y").columns] == ["bp 1 of both", "bp 2", "bp 1", "y"]
 
 

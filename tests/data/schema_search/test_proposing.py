@@ -193,6 +193,36 @@ def test_targets(values: list[str], task: Any, classes: tuple[str, ...], read: d
         assert set(targets) == {float(value.removeprefix("> ")) for value in values}
 
 
+@pytest.mark.parametrize(
+    ("values", "labels", "left_out"),
+    [
+        (["0", "1", "2", "3+"] * 100, ("0", "1", "2", "3+"), ""),
+        (["< 1", "1", "2", "3+", "2"] * 80, ("1", "< 1", "2", "3+"), ""),
+        (["0", "1", "2"] * 133 + ["3+"], ("0", "1", "2"), "3+"),
+        (["0", "1", "2"] * 133 + ["2,0"], ("0", "1", "2"), "2,0"),
+        (["0", "1"] * 199 + ["1+", "ask"], ("0", "1"), "1+"),
+    ],
+)
+def test_bounds_and_decimals_among_labels_are_labels_themselves(
+    values: list[str], labels: tuple[str, ...], left_out: str
+) -> None:
+    """The schema fits its own table, confirmed or not, and the note names what it leaves out."""
+    frame = a_table(x=np.arange(N) % 90).assign(y=values)
+    draft = propose(frame, "y")
+    assert draft.classes == labels and draft.label.read == {} and draft.label.also_reads == ()
+    assert (f"{left_out!r} (1)" in draft.label.note) == bool(left_out)
+    for schema in (draft, confirmed(draft, answered=True)):
+        _, targets = SchemaEncoder(schema, frame).encode()
+        assert targets.tolist() == [value for value in values if value in labels]
+
+
+def test_numbers_of_the_other_decimal_mark_make_a_target_an_amount() -> None:
+    frame = a_table(x=np.arange(N) % 90).assign(y=["0", "1", "1,5", "2"] * 100)
+    schema = propose(frame, "y")
+    assert schema.classes == () and schema.label.also_reads == ("decimals",)
+    assert set(SchemaEncoder(schema, frame).encode()[1]) == {0, 1, 1.5, 2}
+
+
 def test_slips_in_labels_are_pointed_at() -> None:
     frame = a_table(x=np.arange(N) % 90)
     frame.loc[[3, 5], "y"] = ["noo", "whatever"]

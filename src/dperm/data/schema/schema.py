@@ -94,6 +94,11 @@ class Schema:
             raise SchemaError(
                 f"Expected the unit {self.unit!r} to be no feature and no target: give it the type ignore, or leave it out."
             )
+        if copies := [column.name for column in self.columns if column.is_feature and column.source == self.target]:
+            raise SchemaError(
+                f"Expected features of other columns than the target {self.target!r}, got {copies[0]!r}: a model would read the "
+                "answer. Give it the type ignore, or take it out."
+            )
         pairs = admit_pairs(self.pairs, self._feature_parts, self.encoding) if self.pairs else ()
         object.__setattr__(self, "pairs", pairs)
         if self.dimension == 0:

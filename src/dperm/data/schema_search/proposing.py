@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.data.schema.columns import Column
-from dperm.data.schema.entries import SchemaError, as_table
+from dperm.data.schema.entries import SchemaError, as_numbers, as_table
 from dperm.data.schema.privacy_units import unit_numbers
 from dperm.data.schema.ranges import TargetRange
 from dperm.data.schema.schema import Schema
+from dperm.data.schema.written_forms import read_forms
 from dperm.data.schema_search.recognisers import is_truth, number, recognised
 from dperm.data.schema_search.seen import Seen, listed
 
@@ -124,7 +125,8 @@ def _units(frame: pd.DataFrame, unit: str, target: str) -> NDArray[np.intp]:
 def _label(seen: Seen, task: str | None) -> tuple[Column, tuple[str, ...], TargetRange | None]:
     """The target's column, and its labels or its range."""
     found = number(seen)
-    different = np.unique(seen.numbers[~np.isnan(seen.numbers)])
+    further = _further(seen, found)
+    different = np.unique([*seen.numbers[~np.isnan(seen.numbers)], *further.values()])
     few = len(different) <= _FEW_NUMBERS and bool(np.all(np.mod(different, 1) == 0))
     if task == "regression" and found is None:
         wrong = next(iter(seen.counts), "nothing")
@@ -135,11 +137,13 @@ def _label(seen: Seen, task: str | None) -> tuple[Column, tuple[str, ...], Targe
     if found is not None:  # whole numbers as labels, however they are written, and what stands among them for nothing
         whole = {word: number for word, number in zip(seen.words, seen.numbers, strict=True) if not np.isnan(number)}
         plain = {word: f"{value:.0f}" if value % 1 == 0 else word for word, value in whole.items()}
+        plain |= {word: word for word in further}  # "3+" is a label of its own: no number is read in a label
         read = {word: meant for word, meant in plain.items() if word != meant}
         spelt: dict[str, int] = {}
         for word, meant in plain.items():
             spelt[meant] = spelt.get(meant, 0) + seen.counts[word]
-        ordered = sorted(spelt, key=float)
+        values = whole | further
+        ordered = sorted(spelt, key=lambda word: (float(values.get(word, word)), word))
     else:
         spelt, read = seen.spelt
         ordered = sorted(spelt)
@@ -156,6 +160,17 @@ def _label(seen: Seen, task: str | None) -> tuple[Column, tuple[str, ...], Targe
     unknown = "ignore" if len(labels) < len(ordered) else "error" if found is None else found.unknown
     read = {word: meant for word, meant in read.items() if meant in labels}
     return Column(seen.name, "label", unknown=unknown, read=read, note=note), tuple(labels), None
+
+
+def _further(seen: Seen, found: Column | None) -> dict[str, float]:
+    """Texts among a target's numbers that are numbers only in further forms, such as "3+", with the numbers in them."""
+    if found is None or not found.also_reads:
+        return {}
+    import pandas as pd
+
+    odd = seen.words[np.isnan(seen.numbers)].unique().tolist()
+    read = as_numbers(pd.Series([read_forms(word, found.also_reads) for word in odd], dtype="object"), seen.decimal)
+    return {word: float(number) for word, number in zip(odd, read, strict=True) if np.isfinite(number)}
 
 
 def _common(seen: Seen, spelt: dict[str, int], read: dict[str, Any], ordered: list[str]) -> tuple[list[str], str]:

@@ -32,11 +32,22 @@ _SCALE = 3  # up to which values are few: a 9 among them stands apart
 _PERSONS = 1.05  # rows of each, on average
 _FIRST_ROWS, _DATED = 100, 0.9  # of the entries, that are dates of one form
 _PAIRED = 0.9  # of the entries, that are two numbers with a mark between them
+_SAYS = 0.95  # of the different pairs of numbers, that one of the two numbers tells apart from all others
+_ALONE = 0.05  # of the different pairs, that stand in one row
+_EVEN = 4.0  # times the mean: rows of the most frequent pair
 _ZONE = re.compile(r":\d\d(?:\.\d+)?\s?(?:Z|[+-]\d\d:?\d\d)$")
 _PAIR = re.compile(r"\d+(?:\.\d+)?\s*([/|])\s*\d+(?:\.\d+)?")
+_PERSON = (
+    "patient(?:en)?|kunden?|customer|client|employee|mitarbeiter|member|doctor|physician|nurse|person(?:en)?|teacher|student"
+)
 #: headers of columns that hold people's names, in some languages; "file name" and the like are asked about, too
-_NAMES = re.compile(r"(^|[^a-z])(sur|fore|first|last|given|family|full|maiden|middle|user|nick|vor|nach|familien)?[_ ]?names?$")
-_MORE_NAMES = re.compile(r"(^|[^a-z])(nom|prenom|prénom|nombre|apellidos?|nome|cognome|naam|achternaam|voornaam)$")
+_NAMES = re.compile(
+    r"(?:^|[^a-z])(?:sur|fore|first|last|given|family|full|maiden|middle|user|nick|vor|nach|familien|"
+    rf"(?:{_PERSON})s?)?[_ ]?names?$|^names? of(?:[^a-z]|$)"
+)
+_MORE_NAMES = re.compile(r"(?:^|[^a-z])(?:nom|prenom|prénom|nombre|apellidos?|nome|cognome|naam|achternaam|voornaam)$")
+_WHOLLY = re.compile(rf"(?:{_PERSON})")
+_ADDED = re.compile(r"\s*\([^()]*\)$|(?<=\D)[._ -]?\d+$")  # behind a header: a remark, or the number of one that is repeated
 _CURRENCIES = re.compile(r"([$€£¥%]|\b(?:EUR|USD|GBP|CHF|JPY|SEK|NOK|DKK|PLN)\b)")
 _TRUTHS = [{"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"}, {"ja", "nein"}, {"j", "n"}, {"wahr", "falsch"}]
 _TRUTHS += [{"oui", "non"}, {"vrai", "faux"}, {"si", "no"}, {"sí", "no"}, {"on", "off"}]
@@ -130,12 +141,32 @@ def _clock(seen: Seen) -> Sequence[Column]:
     return ()
 
 
-def _pair(seen: Seen) -> Sequence[Column]:
-    """Two numbers in each entry, such as a blood pressure of 120/80."""
+def _mark(seen: Seen) -> str:
+    """The mark between two numbers in nearly all entries; empty where there is none."""
     marks = Counter(found[1] for word in seen.words if (found := _PAIR.fullmatch(word)))
-    if not marks or max(marks.values()) < _PAIRED * len(seen.words):
+    mark = max(marks, key=lambda each: marks[each], default="")
+    return mark if mark and marks[mark] >= _PAIRED * len(seen.words) else ""
+
+
+def _repeats_as_ids_do(seen: Seen, mark: str) -> bool:
+    """Whether pairs of numbers are like ids of persons with several rows: the header is a word for persons, one number says what
+    the other is, nearly all have several rows and none has many more than others, or the rows of an entry stand together.
+    Measurements are spread over many pairs, and most of them are rare."""
+    different = len(seen.counts)
+    pieces = (len({piece_of(word, mark, piece) for word in seen.counts}) for piece in (1, 2))
+    alone = sum(count == 1 for count in seen.counts.values())
+    repeated = len(seen.words) - different  # rows that another row of their entry stands above
+    together = int((seen.words.to_numpy()[1:] == seen.words.to_numpy()[:-1]).sum())
+    even = alone <= _ALONE * different and max(seen.counts.values()) <= _EVEN * len(seen.words) / different
+    persons = bool(_WHOLLY.fullmatch(_plain_header(seen)))
+    return persons or max(pieces) >= _SAYS * different or even or together > repeated / 2 > 0
+
+
+def _pair(seen: Seen) -> Sequence[Column]:
+    """Two numbers in each entry, such as a blood pressure of 120/80; ids such as 1000/20 are none."""
+    mark = _mark(seen)
+    if not mark or seen.named_id or seen.all_different or _repeats_as_ids_do(seen, mark):
         return ()
-    mark = max(marks, key=lambda each: marks[each])
     dropped = [word for word in seen.counts if not ((found := _PAIR.fullmatch(word)) and found[1] == mark)]
     columns: list[Column] = []
     for piece in (1, 2):
@@ -152,20 +183,30 @@ def _pair(seen: Seen) -> Sequence[Column]:
 
 def _identity(seen: Seen) -> Sequence[Column]:
     many = len(seen.counts) > _MOST_CATEGORIES
-    named = seen.named_id and (many or seen.all_different)
+    named, measured = seen.named_id and (many or seen.all_different), ""
     if seen.whole:
         running = seen.all_different and np.ptp(seen.numbers) + 1 <= 1.01 * len(seen.numbers)
         if not (running or named):
             return ()
-    elif not np.isnan(seen.numbers).all() or seen.words.str.contains(r"\s").any() or not (named or seen.all_different):
-        return ()
+    else:
+        mark = _mark(seen)
+        spaced = not mark and bool(seen.words.str.contains(r"\s").any())
+        told = named or seen.all_different or (bool(mark) and many and _repeats_as_ids_do(seen, mark))
+        if spaced or not told or not np.isnan(seen.numbers).all():
+            return ()
+        if mark and not named:
+            measured = f'; or two numbers with {mark} between them? Then make two columns of it by "split"'
     each = len(seen.words) / len(seen.counts)
     if each < _PERSONS:
-        return (Column(seen.name, "ignore", note="an id: different in each row"),)
+        return (
+            Column(
+                seen.name, "ignore", note=f"an id: different in {'each' if seen.all_different else 'nearly each'} row{measured}"
+            ),
+        )
     note = f"an id that repeats, up to {max(seen.counts.values()):,} times"
     if seen.units is None:
         note += ": does it tell persons apart? Then it is the unit"
-    return (Column(seen.name, "ignore", note=note),)
+    return (Column(seen.name, "ignore", note=note + measured),)
 
 
 def number(seen: Seen) -> Column | None:
@@ -248,10 +289,17 @@ def _code(known: NDArray[np.float64]) -> int | None:
     return None
 
 
+def _plain_header(seen: Seen) -> str:
+    """The header in small letters, without the number and the remark behind it."""
+    return _ADDED.sub("", _ADDED.sub("", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", seen.name).lower().strip()))
+
+
 def _people(seen: Seen) -> Sequence[Column]:
     """Names of people, as the header has it: whatever many persons hold would stand in every model."""
-    header = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", seen.name).lower().strip()
-    if not (_NAMES.search(header) or _MORE_NAMES.search(header)) or not seen.words.str.contains(r"[^\W\d_]").mean() > 0.5:
+    header = _plain_header(seen)
+    says = _NAMES.search(header) or _MORE_NAMES.search(header)
+    codes = seen.words.str.contains(r"\d").mean() > 0.5  # P001 under "patient" is an id
+    if not (says or (_WHOLLY.fullmatch(header) and not codes)) or not seen.words.str.contains(r"[^\W\d_]").mean() > 0.5:
         return ()
     note = (
         f"{len(seen.counts):,} names: of people? It is left out, for they would stand in the model. Otherwise make it a category"
