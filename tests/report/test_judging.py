@@ -67,7 +67,8 @@ def test_quantiles_are_judged_by_their_own_loss() -> None:
     truth = at + rng.exponential(0.2, 4000)
     high = at - 0.2 * np.log(0.1)
     found = judge_numbers(truth, high, quantile=0.9)
-    assert found.warnings == () and found.scores["R²"] < 0 and next(iter(found.scores)) == "pinball loss"
+    assert found.warnings == () and found.scores["R²"] < 0
+    assert next(iter(found.scores)) == "pinball loss"
     assert found.scores["share at or below"] == pytest.approx(0.9, abs=0.02)
     assert found.scores["pinball loss"] == pytest.approx(0.2 * 0.1 * -np.log(0.1), rel=0.1)  # of an exponential at its quantile
     assert found.scores["pinball loss"] < found.scores["of the quantile of all, pinball"]

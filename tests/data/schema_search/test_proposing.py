@@ -209,7 +209,8 @@ def test_bounds_and_decimals_among_labels_are_labels_themselves(
     """The schema fits its own table, confirmed or not, and the note names what it leaves out."""
     frame = a_table(x=np.arange(N) % 90).assign(y=values)
     draft = propose(frame, "y")
-    assert draft.classes == labels and draft.label.read == {} and draft.label.also_reads == ()
+    assert draft.classes == labels and draft.label.read == {}
+    assert draft.label.also_reads == ()
     assert (f"{left_out!r} (1)" in draft.label.note) == bool(left_out)
     for schema in (draft, confirmed(draft, answered=True)):
         _, targets = SchemaEncoder(schema, frame).encode()
