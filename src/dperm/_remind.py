@@ -39,7 +39,8 @@ def remind_of_delta(delta: float, size: int, *, stacklevel: int) -> None:
 
 
 def remind_of_persons(persons: int, rows: int, *, stacklevel: int, unit: str = "person") -> None:
-    """Of a column that tells persons apart, or does not; `unit` is what one of them is called."""
+    """Warn about a column of persons that makes every row a person of its own, or all rows one person. `unit` is the word for a
+    person."""
     if persons == rows > 1:
         text = f"Every row is a {unit} of its own by these groups: is that the column meant?"
     elif persons == 1 < rows:
@@ -58,7 +59,7 @@ def remind_of_size(public_size: int, records: int, consequence: str, *, stacklev
 
 
 def remind_of_clipped_targets(targets: Any, ends: tuple[float, float], *, stacklevel: int) -> None:
-    """Of numbers (n,), many of which lie outside the public range `ends`, whose ends take their place."""
+    """Warn if many of the targets (n,) lie outside the public range `ends`, to which they are clipped."""
     low, high = ends
     numbers = np.asarray(targets, dtype=np.float64)
     below, above = int(np.count_nonzero(numbers < low)), int(np.count_nonzero(numbers > high))

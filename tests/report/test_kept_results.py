@@ -66,6 +66,12 @@ def numbers(result: StudyResult) -> dict[Any, Any]:
     }
 
 
+def compared(epsilons: str, *, repeats: int, page: Path) -> tuple[Any, ...]:
+    """The settings of a small comparison of output perturbation on iris, in one process."""
+    kind = ("iris", "--epsilons", epsilons, "--mechanisms", "output", "--no-boosting")
+    return *kind, "--repeats", repeats, "--jobs", 1, "-o", page
+
+
 @pytest.mark.fast_cases("4")
 @pytest.mark.parametrize("count", [1, 4, 7])
 def test_an_interrupted_comparison_goes_on_and_pays_for_nothing_twice(tmp_path: Path, count: int) -> None:
@@ -173,20 +179,7 @@ def test_a_file_that_may_not_grow_stops_the_command_and_its_results_are_printed(
     append_record(os.open(path, os.O_WRONLY), {"study": "another", "score": 0, "ballast": "x" * 2_000_000})
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
-    settings = (
-        "iris",
-        "--epsilons",
-        "1,5",
-        "--mechanisms",
-        "output",
-        "--no-boosting",
-        "--repeats",
-        3,
-        "--jobs",
-        1,
-        "-o",
-        tmp_path / "r.html",
-    )
+    settings = compared("1,5", repeats=3, page=tmp_path / "r.html")
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 2500, before[1]))
     try:
         done = dperm("compare", *settings, expect=1)
@@ -204,20 +197,7 @@ def test_a_file_that_may_not_grow_stops_the_command_and_its_results_are_printed(
 
 def test_a_report_that_finds_no_place_costs_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
-    settings = (
-        "iris",
-        "--epsilons",
-        "1",
-        "--mechanisms",
-        "output",
-        "--no-boosting",
-        "--repeats",
-        2,
-        "--jobs",
-        1,
-        "-o",
-        out / "r.html",
-    )
+    settings = compared("1", repeats=2, page=out / "r.html")
     with monkeypatch.context() as patch:
         patch.setattr("tempfile.tempdir", str(tmp_path))
         patch.setattr("dperm.report.page.comparison_page", lambda *_: (out / "r.html").mkdir() or "page")

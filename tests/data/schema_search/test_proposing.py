@@ -228,7 +228,7 @@ def test_slips_in_labels_are_pointed_at() -> None:
     frame = a_table(x=np.arange(N) % 90)
     frame.loc[[3, 5], "y"] = ["noo", "whatever"]
     note = propose(frame, "y").columns[-1].note
-    assert "'noo' for 'no'? Then say what it is read as" in note and "'whatever' for" not in note
+    assert "is 'noo' another spelling of 'no'? Then add it under 'read'" in note and "'whatever' another" not in note
     edited = json.loads(propose(frame, "y").to_json())
     edited["columns"][-1]["read"] = {"noo": "no", "whatever": None}
     edited |= {"classes": ["no", "yes"], "missing": "middle"}

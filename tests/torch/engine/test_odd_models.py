@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from dperm.audit.recording import Forced, Recorder, Recording
 from dperm.gradient import FixedOrder, LocalUpdate, Plan, Poisson
 from dperm.gradient.recipes import dp_fedavg
 from dperm.gradient.third_party_parts import third_party_assumptions
-from dperm.release.source import Source
 from dperm.torch import ModuleObjective, PrivateTrainer
 from dperm.torch.ranks.tensor_noise import TorchSource
 from helpers.oracle import assert_exact, half_squares
@@ -92,7 +92,7 @@ def test_a_client_that_changes_the_model_or_the_process_moves_no_more_than_is_ch
     def weighted(outputs: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:
         return CROSS_ENTROPY(outputs, targets[0]) * targets[1]
 
-    def run(source: Source, records: int) -> tuple[Recording, Tensor]:
+    def run(source: Recorder | Forced, records: int) -> tuple[Recording, Tensor]:
         model = Changing(change)
         plan = partial(dp_fedavg, rounds=2, expected_cohort=N, local_steps=2, local_learning_rate=0.3)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -101,7 +101,7 @@ def test_a_client_that_changes_the_model_or_the_process_moves_no_more_than_is_ch
             random_state=source,
         )  # fmt: skip
         trainer.fit((x[:records], (y[:records], weights[:records])), progress=False)
-        return source.recording, nn.utils.parameters_to_vector(model.parameters()).detach()  # type: ignore[attr-defined]
+        return source.recording, nn.utils.parameters_to_vector(model.parameters()).detach()
 
     reference, before = run(Recorder(TorchSource(Randomness.fixed(0), torch.device("cpu"))), N)
     forced, after = run(Forced(reference, np.arange(N), np.array([N])), N + 1)
@@ -117,9 +117,9 @@ def test_a_client_that_changes_the_model_or_the_process_moves_no_more_than_is_ch
 def test_a_secret_cohort_is_assumed_only_where_clients_are_drawn() -> None:
     from dperm.gradient import SGD, Clip, Constant
 
-    def keys(sampler: object) -> set[str]:
+    def keys(sampler: Any) -> set[str]:
         local = LocalUpdate(1, 0.1)
-        plan = Plan(sampler, Clip(1.0), Constant(1.0), SGD(1.0), 5, 10, query=local)  # type: ignore[arg-type]
+        plan = Plan(sampler, Clip(1.0), Constant(1.0), SGD(1.0), 5, 10, query=local)
         return {assumption.key for assumption in third_party_assumptions(plan)}
 
     assert keys(FixedOrder(5)) == {"trusted server"}

@@ -248,3 +248,31 @@ def test_a_loss_that_closes_over_tensors_and_a_counter_trains_and_names_the_coun
 
     with pytest.warns(UserWarning, match="calls of .*loss"):
         trainer(nn.Linear(6, 3), made()).fit((X, Y), progress=False)
+
+
+class Odd(str):
+    """Says nothing of whether it is equal."""
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("not to be compared")
+
+    __hash__ = str.__hash__
+
+
+class Rewrites(nn.Linear):
+    """Sets a key that its own class will not have compared."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 2)
+        self.table: dict[Any, int] = {Odd("a"): 0}
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.table = {Odd("a"): 1}
+        return super().forward(x)
+
+
+def test_what_cannot_be_compared_is_said_and_does_not_keep_a_model_from_training() -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert trainer(Rewrites()).fit((X, Y), progress=False).certificate is not None
+    assert any("Rewrites.table" in str(each.message) or "could not be compared" in str(each.message) for each in said)

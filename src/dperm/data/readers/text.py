@@ -198,7 +198,8 @@ def _separator(text: bytes) -> str:
 
 
 def _names(sample: list[list[str]], names: Sequence[Sequence[str]], *, header: bool) -> tuple[list[str], bool, str]:
-    """What columns are called, whether rows end in a separator of no meaning, and in words which columns got other names."""
+    """Return the names of the columns, whether each row ends in a separator without meaning, and a sentence on the columns that
+    were renamed."""
     first, rows = [name.strip() for name in sample[0]], sample[1:]
     if not header:
         if not names:

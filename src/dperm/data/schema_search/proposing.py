@@ -201,7 +201,7 @@ def _slips(seen: Seen, spelt: dict[str, int], ordered: list[str]) -> str:
     note = ""
     for word in odd:
         if alike := get_close_matches(word, [other for other in ordered if other not in odd], 1):
-            note += f"; {word!r} for {alike[0]!r}? Then say what it is read as"
+            note += f"; is {word!r} another spelling of {alike[0]!r}? Then add it under 'read'"
         elif len(ordered) > 2:
             note += f"; is {word!r}, in few rows, a label of its own?"
     return note

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -75,4 +75,4 @@ class _Together(torch.autograd.Function):
 
 
 # PyTorch asks for the signature at each call: found out once, it costs a tenth
-_Together.forward.__signature__ = inspect.signature(_Together.forward)  # type: ignore[attr-defined]
+cast(Any, _Together.forward).__signature__ = inspect.signature(_Together.forward)

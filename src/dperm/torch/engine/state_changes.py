@@ -31,16 +31,20 @@ def changes(kept: Snapshot) -> list[str]:
 
     Left out are buffers and parameters, what objects of installed packages keep, what a function with a cache remembers, and
     activations: tensors with a graph, and tensors where nothing was.
+
+    Comparing and naming may run code of the model's own classes. Where that code fails, the list says so in place of a name: a
+    warning must not keep a model from training.
     """
     names = _Names(kept)
     found: dict[str, None] = {}
-    try:
-        for back, item, held in kept.entries:
-            compare = _COMPARED.get(back)
-            if compare is not None:
-                found |= dict.fromkeys(compare(names, item, held))
-    except Exception:  # naming things may run code of theirs, and no warning is worth a model that does not train
-        return list(found)
+    for back, item, held in kept.entries:
+        compare = _COMPARED.get(back)
+        if compare is None:
+            continue
+        try:
+            found |= dict.fromkeys(compare(names, item, held))
+        except Exception as error:
+            found[f"perhaps an object of {type(item).__name__}, which could not be compared ({type(error).__name__})"] = None
     return list(found)
 
 
