@@ -18,7 +18,7 @@ from dperm.estimators import DPTorchClassifier
 from dperm.gradient import SGD, Clip, Constant, FullBatch, Plan, Poisson
 from dperm.mechanisms import Gradient
 from dperm.release import SpendLog
-from dperm.release.alignment import aligned
+from dperm.release.alignment import aligned, current
 from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
 from dperm.torch.engine.randomness import Draws
 
@@ -106,6 +106,25 @@ def test_masks_are_aligned_after_a_draw_that_is_empty_in_one_run() -> None:
     found = replay(trained, both_ways=False)
     assert found.verdict == "consistent", str(found)
     assert found.details["largest_movement"] > 0.5
+
+
+def test_a_step_s_name_does_not_hang_on_evaluations_before_the_charge() -> None:
+    """The checks before a charge see other records in each run, and may evaluate the model more often in one of them."""
+
+    def names(before: int) -> list[object]:
+        released = 0
+        with aligned(lambda numbers: numbers, lambda: released):
+            replayed = current()
+            assert replayed is not None
+            for _ in range(before):
+                replayed.next_step()
+            replayed.charged()
+            found: list[object] = [replayed.next_step(), replayed.next_step()]
+            released = 1
+            return [*found, replayed.next_step()]
+
+    assert names(1) == names(4)
+    assert len(set(names(1))) == 3
 
 
 def _seeded(z: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import itertools
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -561,3 +562,83 @@ def test_hooks_that_a_run_adds_are_taken_away() -> None:
     model.head.register_forward_hook(lambda module, args, output: output)
     Snapshot([model]).restore()
     assert len(model.head._forward_hooks) == 1
+
+
+class Remembers(Base):
+    """Keeps the largest activation of a record that no check has seen, with its graph, in a tensor of a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory, self.wide = [torch.zeros(1)], torch.zeros(1).expand(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        if float(h.detach().abs().max()) > 50:
+            self.memory[0].add_(h.abs().max())
+            self.wide.data[:1] = float(h.detach().max())
+        return self.head(torch.tanh(h)) + self.memory[0].detach()
+
+
+@pytest.mark.filterwarnings("ignore:.*one record at a time")
+def test_numbers_with_a_graph_and_those_in_expanded_tensors_are_put_back() -> None:
+    """After the charge nothing may end a run on one data set alone."""
+    model = Remembers()
+    objective = ModuleObjective(model, squared)
+    x, y = torch.randn(6, WIDTH), torch.zeros(6)
+    objective.prepare(x, y)
+    with objective.engine.paid_for(secret=True):
+        expected = objective.evaluate(x, y).norms
+        x[2] = 1e4
+        found = objective.evaluate(x, y).norms
+        again = objective.evaluate(x, y).norms
+    others = torch.arange(6) != 2
+    assert torch.allclose(found[others], expected[others], rtol=1e-5)
+    assert torch.allclose(again[others], expected[others], rtol=1e-5)
+    assert model.memory[0].is_leaf and not model.memory[0].requires_grad
+    assert float(model.memory[0]) == 0.0 and float(model.wide.sum()) == 0.0
+
+
+class Unseen(torch.autograd.Function):
+    """Writes into a tensor on the way back, where no function of PyTorch is seen."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, kept: Tensor) -> Tensor:
+        ctx.kept = kept
+        return h.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        ctx.kept.fill_(5.0)
+        return gradients[0], None
+
+
+class WritesUnseen(Base):
+    """Writes into frozen weights from a thread, or on the way back, and multiplies by one of them."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.frozen = nn.Parameter(torch.ones(5000), requires_grad=False)
+        self.way = way
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, scale = self.first(x), float(self.frozen[7])
+        if self.way == "backward":
+            h = Unseen.apply(h, self.frozen.data)
+        else:
+            thread = threading.Thread(target=self.frozen.data.fill_, args=(5.0,))
+            thread.start()
+            thread.join()
+        return self.head(torch.tanh(h)) * scale
+
+
+@pytest.mark.filterwarnings("ignore:.*one record at a time", "ignore:.*when it runs. That is put back")
+@pytest.mark.parametrize("way", ["thread", "backward"])
+def test_frozen_weights_are_put_back_however_they_were_written(way: str) -> None:
+    """No list of functions that write is complete: weights of up to a million numbers are copied, and copied back."""
+    model = WritesUnseen(way)
+    objective = ModuleObjective(model, squared)
+    x, y = torch.randn(5, WIDTH), torch.zeros(5)
+    objective.engine.charged = True
+    first = objective.evaluate(x, y).norms
+    assert float(model.frozen.max()) == 1.0
+    assert torch.allclose(objective.evaluate(x, y).norms, first, rtol=1e-6)

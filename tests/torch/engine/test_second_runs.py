@@ -481,3 +481,37 @@ def test_a_parameter_that_comes_a_second_time_adds_nothing() -> None:
     once = total.total.clone()
     total.add(layer.weight, form)
     assert torch.allclose(total.total, once, atol=1e-12) and float(once.norm()) > 1
+
+
+def test_a_part_that_uses_other_parameters_when_it_runs_again_is_said_before_the_charge() -> None:
+    torch.manual_seed(0)
+    objective = ModuleObjective(Fickle().double(), lambda outputs, targets: outputs - 0 * targets)
+    with pytest.warns(UserWarning, match="one record at a time.*uses other parameters when it runs again"):
+        objective.evaluate(torch.full((2, 3), 150.0, dtype=torch.float64), torch.zeros(2, dtype=torch.float64))
+
+
+class Tossed(nn.Module):
+    """Multiplies by a coin of the step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 40), nn.Linear(40, 40)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(lambda h: self.last(torch.tanh(self.first(h))), x, use_reentrant=False) * torch.rand(())
+
+
+def test_a_second_run_has_the_step_s_coins_also_when_another_step_has_begun() -> None:
+    torch.manual_seed(0)
+    objective = ModuleObjective(Tossed().double(), half_squares)
+    x, y = torch.randn(SIZE, 30, 4, dtype=torch.float64), torch.ones(SIZE, dtype=torch.float64)
+    objective.evaluate(x, y)
+    assert objective.engine.runs_twice
+    with objective.engine.paid_for(secret=False):
+        found = objective.per_example(objective.theta, (x, y))
+        ones = torch.ones(SIZE, dtype=torch.float64)
+        before = found.weighted_sum(ones)
+        objective.engine.draws.next_step()
+        assert torch.allclose(found.weighted_sum(ones), before, rtol=1e-12)
+        again = objective.per_example(objective.theta.clone(), (x, y)).weighted_sum(ones)
+    assert not torch.allclose(again, before, rtol=1e-3), "another step has another coin"

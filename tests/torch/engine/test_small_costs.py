@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from dperm.torch import ModuleObjective
 from dperm.torch.engine.batching import together
+from dperm.torch.engine.lengths import row_lengths, squared_lengths
 from dperm.torch.engine.model_state import Snapshot
 from dperm.torch.engine.rules.embedding import embedding
 from dperm.torch.engine.rules.linear import linear
@@ -252,3 +254,23 @@ def test_parameters_without_numbers_lie_where_they_did() -> None:
     model.last.data = torch.zeros(2)
     assert objective.theta is not buffer
     assert torch.equal(objective.theta, torch.tensor([1.0, 1, 1, 0, 0]))
+
+
+@pytest.mark.parametrize("size", [1, 3, 255, 256, 257, 5000])
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_lengths_in_single_precision_are_never_understated(size: int, scale: float) -> None:
+    """Beside sums of exact squares of these very numbers."""
+    values = scale * torch.randn(20, size, generator=torch.Generator().manual_seed(size))
+    exact = [math.sqrt(sum(Fraction(number) ** 2 for number in row)) for row in values.tolist()]
+    found = row_lengths(values).tolist()
+    for length, least in zip(found, exact, strict=True):
+        assert least * (1 - 1e-15) <= length <= least * (1 + 1e-11)
+
+
+@pytest.mark.parametrize("size", [1, 255, 256, 257, 600])
+def test_squared_lengths_count_the_numbers_behind_the_last_whole_block(size: int) -> None:
+    values = torch.randn(5, size, generator=torch.Generator().manual_seed(size))
+    exact = values.double().square().sum(-1)
+    found = squared_lengths(values)
+    assert bool((found >= exact).all())
+    assert torch.allclose(found, exact, rtol=1e-4)

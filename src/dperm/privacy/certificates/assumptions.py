@@ -245,7 +245,8 @@ def clipped_counts(low: float, high: float) -> Assumption:
 
 RECORDS_APART = Assumption(
     "Code that reads, transforms and collates a record uses that record alone, and keeps nothing of it for another; the model "
-    "and the loss keep nothing of records outside of what they hold; all of it draws from the global generators of torch, NumPy "
+    "and the loss keep nothing of records outside of what they hold, and write into their tensors by PyTorch's own functions "
+    "alone, on the way forward and in the thread that runs them; all of it draws from the global generators of torch, NumPy "
     "and Python alone; code, initial weights and pretraining do not depend on these records.",
     "caller",
     "the model and the loss see one record at a time, and each is collated beside a companion made of itself: none influences "

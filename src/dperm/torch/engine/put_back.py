@@ -24,7 +24,11 @@ def tensor_back(tensor: Tensor, held: Tensor) -> None:
     if tensor.shape != held.shape or tensor.dtype != held.dtype:
         tensor.data = held.clone()
     elif not same(tensor, held):
-        tensor.copy_(held)
+        expanded = any(stride == 0 < size - 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+        if expanded:  # several entries are one number, and PyTorch copies into none of them
+            tensor.data = held.clone()
+        else:
+            tensor.copy_(held)
 
 
 def leaf_back(tensor: Tensor, held: tuple[bool, Tensor | None]) -> None:
