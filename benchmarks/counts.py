@@ -72,8 +72,8 @@ def main() -> None:
     about = "\n".join(f"- {name}: {value}" for name, value in machine().items())
     said = (
         f"Each cell: the mean answer, R² and D² on fresh records, medians of {RUNS} runs at ε = 1 "
-        "(`python benchmarks/counts.py`). The ball has the radius that `dperm train --model poisson` takes, the larger of 2 and the logarithm of the range's end, "
-        "times the factor that the column names."
+        "(`python benchmarks/counts.py`). The ball has the radius that `dperm train --model poisson` takes, the larger of 2 and "
+        "the logarithm of the range's end, times the factor that the column names."
     )
     table = "\n".join(lines)
     RESULTS.write_text(f"# Counts\n\n{said}\n\n{table}\n\n{about}\n")
