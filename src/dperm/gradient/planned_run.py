@@ -1,4 +1,4 @@
-"""What a run of a policy would do and cost, before anything is charged."""
+"""A preview of the steps and the cost of a run, before anything is charged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PlannedRun:
 
     `str()` says all of it in a few lines. `plan` is what would run, `certificate` what the run would be certified as, `total` the
     certificate of the run and of what was spent before it, where something was. `label` names the data set in the spend log;
-    `whom` is what is drawn, "records" or "clients"; `steps_are` what a step is called.
+    `whom` names the units that are drawn, "records" or "clients"; `steps_are` is the word for steps.
     """
 
     plan: Policy

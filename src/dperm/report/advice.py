@@ -1,4 +1,4 @@
-"""What a comparison comes to, in plain English: which model to use, at which ε, what to expect of it, or that none is of use."""
+"""The conclusion of a comparison in plain English: the model to use, its ε and expected score, or that no model is useful."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COPIED = 0.01  # of held-out records with a copy among the training records: fe
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do, and why.
+    """A recommendation with its reasons.
 
     Attributes
     ----------
@@ -78,14 +78,14 @@ def beats(cell: Cell, constant: Cell, result: StudyResult, comparisons: int = 1)
 
 
 def score_in_words(result: StudyResult, cell: Cell) -> str:
-    """The score that ranks, as a sentence has it."""
+    """Format the ranking score for use in a sentence."""
     if result.task.classes == 0 and cell.mean < 0:
         return "predictions worse than the mean"
     return f"{result.metric} {_brief(result, cell.mean)}"
 
 
 def _brief(result: StudyResult, value: float) -> str:
-    """To two digits, and more where these would say that it is perfect."""
+    """Format a score to two digits, or to more digits if two would read as perfect."""
     if math.isnan(value):
         return "not defined on what was held out"
     if result.measure.unit == "percent":
@@ -130,7 +130,7 @@ def _better(result: StudyResult, own: Cell, most: float) -> Cell | None:
 
 
 def _use(result: StudyResult, chosen: Cell) -> str:
-    """What to use, and what to expect."""
+    """Return the sentence that names the model, its ε and its expected score."""
     candidate = CANDIDATES[chosen.mechanism]
     at = f"at ε = {chosen.epsilon:g}"
     if chosen.mechanism == DEFAULT:
@@ -164,7 +164,7 @@ def _honest(result: StudyResult, cell: Cell) -> float:
 
 
 def _after(result: StudyResult, row: Sequence[Cell], gains: Sequence[float], enough: int, ends: float | None) -> str:
-    """What more ε gains."""
+    """Return the sentence on the gain from a larger ε."""
     if ends is None:
         return "A larger ε would still gain."
     if enough == len(row) - 1:
@@ -174,7 +174,7 @@ def _after(result: StudyResult, row: Sequence[Cell], gains: Sequence[float], eno
 
 
 def _before(row: Sequence[Cell], gains: Sequence[float], useful: Sequence[bool], enough: int) -> str:
-    """Where a smaller ε stops being of use."""
+    """Return the sentence on the ε below which the model is no longer useful."""
     useless = [place for place in range(enough) if not useful[place]]
     if useless:
         return (
@@ -187,13 +187,13 @@ def _before(row: Sequence[Cell], gains: Sequence[float], useful: Sequence[bool],
 
 
 def _still_rising(result: StudyResult, gains: Sequence[float]) -> bool:
-    """Whether the last ε is far from what a linear model reaches without privacy, so that more would gain."""
+    """Return whether the score at the largest ε is well below that of a linear model without privacy."""
     reference = _gain(result, result.cell("non-private", None))
     return reference - gains[-1] > _LEFT * max(reference, 0.0)
 
 
 def _useless(result: StudyResult) -> str:
-    """What is said where no private model is of use."""
+    """Return the sentence for a comparison in which no private model is useful."""
     private = [cell for cell in result.cells if cell.epsilon is not None and not CANDIDATES[cell.mechanism].claimed]
     last = max(private, key=lambda cell: _gain(result, cell))
     than = "guessing" if result.task.classes else "predicting the mean"
@@ -220,7 +220,7 @@ def _useless(result: StudyResult) -> str:
 
 
 def _remarks(result: StudyResult, chosen: Cell | None) -> list[str]:
-    """What a reader must know beside the advice."""
+    """Return the remarks that a reader needs beside the advice."""
     said: list[str] = []
     if chosen is not None and result.task.classes == 2:
         said += _found(result, chosen)
@@ -242,7 +242,7 @@ def _remarks(result: StudyResult, chosen: Cell | None) -> list[str]:
 
 
 def _found(result: StudyResult, chosen: Cell) -> list[str]:
-    """What a model of two classes does for the rarer one."""
+    """Return the sentence on recall and precision for the rarer of two classes."""
     found, right = chosen.measured("recall"), chosen.measured("precision")
     if math.isnan(found):
         return []
@@ -263,7 +263,7 @@ def _found(result: StudyResult, chosen: Cell) -> list[str]:
 
 
 def _copies(result: StudyResult, chosen: Cell | None) -> str:
-    """What copies on both sides of the split are, and what they do to scores."""
+    """Return the sentence on rows that stand on both sides of the split, and on their effect on scores."""
     said = (
         f"{100 * result.copied:.2g} % of held-out records have a copy among the training records, alike in every column and the "
         "target. Where copies are one person's rows or were made by joining tables, scores flatter a model that memorises: "

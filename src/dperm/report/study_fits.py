@@ -1,4 +1,4 @@
-"""The models of a study, one after the other, in worker processes: each is trained on one split, judged on the rest, and kept."""
+"""Train the models of a study in worker processes: each is trained on one split, scored on the rest, and its result is kept."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Done:
 
 
 def mechanism_of(estimator: Any, task: Task) -> tuple[Mechanism, LinearObjective]:
-    """What an estimator runs for a task, and what it minimises. Under replace-one the number of records is public."""
+    """Return the mechanism and the objective of an estimator for a task. Under replace-one the number of records is public."""
     size = task.public_size if task.relation is Relation.REPLACE_ONE else None
     return estimator.mechanism_for(task.features, task.classes, size)
 
@@ -95,7 +95,7 @@ class Shared:
         return {**{each.name: getattr(self, each.name) for each in fields(self)}, "mechanisms": kept}
 
     def made(self, mechanism: str, epsilon: float) -> tuple[Mechanism, LinearObjective]:
-        """What runs, and what it minimises."""
+        """Return the mechanism and its objective."""
         if (mechanism, epsilon) not in self.mechanisms:
             self.mechanisms[mechanism, epsilon] = mechanism_of(self.usual[epsilon], self.task)
         return self.mechanisms[mechanism, epsilon]
@@ -121,7 +121,7 @@ class Shared:
         return json.loads(text)
 
     def event(self, mechanism: str, epsilon: float | None) -> str:
-        """A digest of what a result cost: by it one of another version, or of other settings, is told apart."""
+        """Return a digest of the event of a result, which tells results of other versions and settings apart."""
         if epsilon is None:
             return ""
         made, objective = self.made(mechanism, epsilon)
@@ -143,7 +143,7 @@ class Shared:
         return split(self.dataset, self.study.test_share, self.study.relation, self.entropy, repeat)
 
     def alone(self, train: NDArray[np.intp], test: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which held-out rows (n_test,) have no copy among the training rows."""
+        """Return a mask (n_test,) of the held-out rows that have no copy among the training rows."""
         if self.copies is None:
             return np.ones(len(test), dtype=np.bool_)
         return ~np.isin(self.copies[test], self.copies[train])
@@ -175,7 +175,7 @@ def _start_worker(shared: Shared, results: int | None) -> None:
 
 
 def _run_job(job: Job) -> Done:
-    """Each result is kept before the next is paid for; where one cannot be, nothing more is."""
+    """Keep each result before the next one is charged, and stop if a result cannot be kept."""
     if _problem:
         return Done([], _problem)
     fits: list[Fit] = []
@@ -192,7 +192,7 @@ def _run_job(job: Job) -> Done:
 
 
 def _kept(write: Callable[[int], None]) -> bool:
-    """Whether the file of results took what was to be written to it."""
+    """Write to the file of results, and return whether that succeeded."""
     global _problem
     if _results is not None:
         try:
@@ -289,7 +289,7 @@ def _fit(
 
 
 def _answers(shared: Shared, objective: LinearObjective, records: Records, theta: Array) -> Array:
-    """Probabilities (n, K), or predictions (n,) in the target's units. Parameters that are no numbers say nothing."""
+    """Probabilities (n, K), or predictions (n,) in the target's units. Parameters that are not finite count as 0."""
     scores = np.nan_to_num(_predictions(objective, records, theta))
     if shared.task.classes:
         return class_probabilities(objective, scores)

@@ -1,4 +1,4 @@
-"""What a column may be: each recogniser looks at it and makes the schema's columns of it, with a note of what it saw, or none."""
+"""Recognisers of kinds of columns. Each one returns the schema's columns for a table's column with a note, or none."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _fitting(words: pd.Series[str], forms: list[str]) -> list[str]:
 
 
 def _clock(seen: Seen) -> Sequence[Column]:
-    """Times of day: hours of one day, which has no meaning else."""
+    """Recognise times of day, which are stored as hours of one day."""
     for form in _fitting(seen.words, ["%H:%M", "%H:%M:%S"]):
         return (Column(seen.name, "date", ("1900-01-01", "1900-01-02"), format=form, parts=("hour",), note="times of day"),)
     return ()
@@ -163,7 +163,7 @@ def _repeats_as_ids_do(seen: Seen, mark: str) -> bool:
 
 
 def _pair(seen: Seen) -> Sequence[Column]:
-    """Two numbers in each entry, such as a blood pressure of 120/80; ids such as 1000/20 are none."""
+    """Recognise two numbers in each entry, such as a blood pressure of 120/80, but not ids such as 1000/20."""
     mark = _mark(seen)
     if not mark or seen.named_id or seen.all_different or _repeats_as_ids_do(seen, mark):
         return ()
@@ -245,7 +245,7 @@ def _number(seen: Seen) -> Sequence[Column]:
 
 
 def _forms(strangers: Counter[str], decimal: str) -> tuple[list[str], dict[str, float]]:
-    """Which further forms some of these are written in, and the numbers in them."""
+    """Return the further forms in which some entries are written, and the numbers in them."""
     used, read = list[str](), dict[str, float]()
     for word in strangers:
         for forms in (FORMS[:1], FORMS[1:], FORMS):
@@ -265,7 +265,7 @@ def _converted(entries: Sequence[str | float], decimal: str = ".") -> NDArray[np
 
 
 def _units(seen: Seen) -> str:
-    """The currencies or percent signs beside the numbers of a column, which are not read."""
+    """Return the currencies and percent signs beside the numbers of a column. They are dropped."""
     marks = Counter(found[1] for word in seen.counts if (found := _CURRENCIES.search(word)))
     return f", in {' and '.join(sorted(marks))}, which is not read" if marks else ""
 
@@ -295,7 +295,7 @@ def _plain_header(seen: Seen) -> str:
 
 
 def _people(seen: Seen) -> Sequence[Column]:
-    """Names of people, as the header has it: whatever many persons hold would stand in every model."""
+    """Recognise people's names by the header. A name that many persons share would otherwise stand in every model."""
     header = _plain_header(seen)
     says = _NAMES.search(header) or _MORE_NAMES.search(header)
     codes = seen.words.str.contains(r"\d").mean() > 0.5  # P001 under "patient" is an id

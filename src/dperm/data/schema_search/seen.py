@@ -85,7 +85,7 @@ class Seen:
 
     @property
     def whose(self) -> str:
-        """What values are counted by, in words."""
+        """Return the word for the unit by which values are counted."""
         return "rows" if self.units is None else "persons"
 
 

@@ -73,11 +73,11 @@ class ClippedSum:
 
 
 def lost_squares(size: int, flat: FlatParameters) -> float:
-    """What the squares of `size` numbers may lose to underflow."""
+    """Return a bound on the underflow in the sum of squares of `size` numbers."""
     return 4 * size * torch.finfo(flat.dtype).tiny
 
 
 def usual(factors: Tensor) -> Tensor:
-    """Factors, but zero for those that are no normal numbers: they have lost digits, or are none."""
+    """Replace factors that are subnormal, infinite or NaN by zero: such factors have lost digits or have no value."""
     normal = factors.isfinite() & (factors.abs() >= torch.finfo(factors.dtype).tiny)
     return torch.where(normal, factors, torch.zeros_like(factors))

@@ -1,4 +1,4 @@
-"""A run of records in step that is repeated once their clipping factors are known, to sum what it does not keep
+"""Repeat a run of records once their clipping factors are known, and sum gradients that the first run did not keep
 (`dperm.torch.engine.clipped_sums`)."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dperm.torch.tensors.buffers import Pool
 
 
 class Runs(Protocol):
-    """What runs records once more: an `Evaluation`."""
+    """The part of an `Evaluation` that runs records again."""
 
     def in_step(
         self, branch: Branch, batch: Batch, physical_size: int, seed: int, total: ClippedSum | None = None
@@ -28,7 +28,7 @@ class Runs(Protocol):
 
 
 class Engine(Protocol):
-    """What a run belongs to: an `IsolatedEngine`."""
+    """The part of an `IsolatedEngine` that a second run uses."""
 
     flat: FlatParameters
     pool: Pool
@@ -39,7 +39,7 @@ class Engine(Protocol):
 
 
 class SecondRun:
-    """What repeats a run: its records draw and read what they did, from the same state of the model.
+    """The second run of a batch. Its records draw and read the same values as in the first run, from the same model state.
 
     RuntimeError where the parameters have changed since: the sum would be of other gradients.
     """
@@ -84,7 +84,7 @@ class SecondRun:
 
 
 def _sketch(parameters: Sequence[Tensor]) -> list[str]:
-    """What other parameters hardly have: their sums and lengths. As text, for no NaN is the same as another."""
+    """Return the sums and lengths of the parameters, as text, because NaN is not equal to itself."""
     sums = torch.stack([part.sum(dtype=torch.float64) for part in parameters])
     lengths = torch.stack([torch.linalg.vector_norm(part, dtype=torch.float64) for part in parameters])
     return [repr(number) for number in torch.cat([sums, lengths]).tolist()]

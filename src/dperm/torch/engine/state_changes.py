@@ -1,5 +1,5 @@
-"""Which of the things that a model and a loss keep a pass has changed, by names that their author knows: counters, running
-means, lists, names of the program. They are put back after each pass, which whoever counts there wants to know."""
+"""Find the attributes, lists and global variables that a pass changes, under the names that their author gave them. They are put
+back after each pass, and somebody who counts steps there should know."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OF_MODULES = ("_buffers", "_parameters", "_modules")
 
 
 def changes(kept: Snapshot) -> list[str]:
-    """What has another value than when the snapshot was made, such as "Net.calls", each once.
+    """Return the names of things whose value differs from that in the snapshot, such as "Net.calls", each once.
 
     Left out are buffers and parameters, what objects of installed packages keep, what a function with a cache remembers, and
     activations: tensors with a graph, and tensors where nothing was.
@@ -49,7 +49,7 @@ def changes(kept: Snapshot) -> list[str]:
 
 
 def name_of_layer(kept: Snapshot, layer: nn.Module) -> str:
-    """What a layer within a module that the loss holds is called by its author, such as "Paired.generator, layer 2"."""
+    """Return the author's name of a layer within a module that the loss holds, such as "Paired.generator, layer 2"."""
     names = _Names(kept)
     holders = [item for item in kept.objects if isinstance(item, nn.Module) and any(layer is part for part in item.modules())]
     for holder in holders:
@@ -60,7 +60,7 @@ def name_of_layer(kept: Snapshot, layer: nn.Module) -> str:
 
 
 class _Names:
-    """What things of a snapshot are called, found out when the first of them has changed."""
+    """Names of the objects in a snapshot. They are collected when the first change is found."""
 
     def __init__(self, kept: Snapshot) -> None:
         self._kept = kept
@@ -218,7 +218,7 @@ def _named(name: str | None) -> list[str]:
 
 
 def _differ(before: Any, now: Any) -> bool:
-    """Whether somebody who sets this would look for it after the run: no activation, and nothing that a pass makes anew."""
+    """Return whether the user would look for this value after the run: it is no activation, and no pass makes it anew."""
     if now is before or now is UNSET or (type(now) is type(before) and type(now) in _PLAIN and now == before):
         return False
     if before is UNSET or before is None:
