@@ -9,7 +9,8 @@ from dperm.mechanisms.gradient import Gradient
 from dperm.mechanisms.method import Method
 from dperm.mechanisms.objective import Objective
 from dperm.mechanisms.output import Output
-from dperm.mechanisms.preconditioned import MOST_PARAMETERS, Preconditioned
+from dperm.mechanisms.preconditioned import Preconditioned
+from dperm.mechanisms.second_moments import MOST_PARAMETERS
 from dperm.objectives import PublicFacts, Squared, Task
 
 

@@ -12,6 +12,7 @@ way. Where θ is reached by descent, others who all pull one way bring it there 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ _ANGLES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)  # of a record to what holds θ
 _ACROSS = (0.25, 0.6)  # the same, where others pull it
 _NEAR = (0.05, 0.1, 0.2, 0.4, 0.8, 1.25)  # predictions of those who hold θ, in absolute value
 _HALVINGS = 40
+_ALL_COSINES = np.linspace(-1.0, 1.0, 81)
 _SOME_PLACES, _EVERY = 6, 100
 _OTHERS_THERE = 39
 _ALIKE = 1000
@@ -103,6 +105,32 @@ def instead_of_none(objective: LinearObjective) -> list[Extreme]:
     row, (one, other) = _first_row(objective), _ends(objective, 0)
     absent = np.full(objective.features, np.nan), other
     return [Extreme("in the place of one that is absent", *_alike(row, one), (row, other), absent)]
+
+
+def around_parameters(objective: LinearObjective, theta: Array) -> list[Extreme]:
+    """For sums of outer products at public parameters `theta` (p,), weighted by curvatures or by squared slopes: two rows at the
+    same angle to the parameters, on different sides of them. Of all angles the one where the weight is largest, and the one where
+    the rows' outer products are furthest apart."""
+    weights = theta[: objective.features]
+    length = float(np.linalg.norm(weights))
+    if not length > 0 or len(weights) < 2:
+        return []
+    along = weights / length
+    sides = np.linalg.svd(along[None])[2][1:]  # at right angles to `along`, and to each other
+    cosines = _ALL_COSINES
+    sines = np.sqrt(1 - cosines**2)
+    predictions = objective.data_norm * length * cosines + objective.intercept_scale * float(theta[objective.features :].sum())
+    found: list[Extreme] = []
+    for target, other in itertools.product(_ends(objective, 0), (-sides[0], sides[-1])):
+        targets = np.full(len(cosines), target)
+        curvatures = _curvature(objective, predictions, targets)
+        squares = np.square(_slope(objective, predictions, targets))
+        apart = np.sqrt(1 - (cosines**2 + sines**2 * float(sides[0] @ other)) ** 2)
+        for sizes in (curvatures, squares, curvatures * apart, squares * apart):
+            best = int(np.argmax(sizes))
+            rows = [objective.data_norm * (cosines[best] * along + sines[best] * side) for side in (sides[0], other)]
+            found.append(Extreme("at an angle to the parameters", *_crowd(objective), (rows[0], target), (rows[1], target)))
+    return found
 
 
 def _axes(objective: LinearObjective) -> tuple[Array, Array]:

@@ -14,30 +14,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from dperm import _validate as check
 from dperm._types import Array
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.extremes import Extreme, instead_of_none, right_angles
 from dperm.mechanisms.method import NoisyMethod
+from dperm.mechanisms.second_moments import refuse_many_parameters, released_matrix
 from dperm.objectives import Batch, LinearObjective, PublicFacts, Records, Squared
 from dperm.objectives.parts import exact_total
 from dperm.objectives.sums import exact_sum
 from dperm.privacy import Composed, Event, Gaussian, Relation, SelfComposed
 from dperm.privacy.accountants.gaussian import gaussian_mu
 from dperm.release import Channel, GaussianNoise
-from dperm.release.grid import Grid, power_below
 
 _GRAM, _SCALE = 0.05, 0.06  # of the budget's μ²: for the Gram matrix, and for the residuals' scale
 _STEPS = (6, 60)  # the fewest and the most
 _TAIL = 0.25  # of the steps, the last: they are averaged
 _LONGER = 2.5  # a step after the clip is known, at most
-# Binary digits of rows in the Gram matrix: products of two have 40, and those of EXACT_ROWS = 2¹³ rows add up to at most 2⁵³.
-_DIGITS = 20
-
-#: whose Gram matrix is released
-MOST_PARAMETERS = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +44,7 @@ class PreconditionedDescent(Mechanism):
 
     Of a person with several rows it is the mean of their x·clip(…), of xxᵀ and of squares: as short, and as long, as one.
 
-    A record moves Σxxᵀ by xxᵀ, of Frobenius norm ‖x‖² ≤ B², a replaced one by at most √2·B², since ⟨xxᵀ, x'x'ᵀ⟩ ≥ 0. Entries off
-    the diagonal are released once, times √2, so that the vector released is as long as the matrix.
+    What a record does to the Gram matrix: `dperm.mechanisms.second_moments`.
     """
 
     steps: check.Count
@@ -83,10 +76,7 @@ class PreconditionedDescent(Mechanism):
             raise ValueError(f"Expected squared loss for preconditioned descent, got {objective.loss.name}.")
         if objective.strong_convexity:
             raise ValueError("Expected no quadratic penalty with preconditioned descent: what it leaves out shrinks like one.")
-        if objective.dimension > MOST_PARAMETERS:
-            raise ValueError(
-                f"Expected at most {MOST_PARAMETERS:,} parameters, whose Gram matrix is released, got {objective.dimension:,}."
-            )
+        refuse_many_parameters(objective)
         super().refuse(objective, records)
 
     released_kinds = frozenset({"Gram matrix", "sum of gradients", "sum of squared residuals"})
@@ -98,12 +88,9 @@ class PreconditionedDescent(Mechanism):
         replaced = objective.relation is Relation.REPLACE_ONE
         gram_noise, scale_noise, step_noise = self._noises()
         row, most = objective.row_norm, max(map(abs, objective.loss.targets.extremes))
-        square = row**2 * (math.sqrt(2) if replaced else 1.0)
-        gram = _gram(objective, records)
-        # below this both roundings of a number move it by half a step each
-        largest = Grid.of(square, gram_noise * square, len(gram)).largest / 2
-        released = channel.release(np.clip(gram, -largest, largest), GaussianNoise(square, gram_noise, what="Gram matrix"))
-        inverse = self._inverse(np.asarray(released), objective.dimension)
+        counts = functools.partial(_counts, objective)
+        gram = released_matrix(objective, records, channel, counts, noise_multiplier=gram_noise, what="Gram matrix")
+        inverse = self._inverse(gram)
         clip, step = most, self.step_size
         theta, mean = np.zeros(objective.dimension), np.zeros(objective.dimension)
         first = math.floor(self.steps * (1 - _TAIL))
@@ -126,14 +113,9 @@ class PreconditionedDescent(Mechanism):
                 mean = mean + theta
         return mean / (self.steps - first), {"steps": self.steps, "clip": clip}
 
-    def _inverse(self, released: Array, dimension: int) -> Array:
-        """P⁻¹ (p, p), of what was released."""
-        matrix = np.zeros((dimension, dimension))
-        upper = np.triu_indices(dimension)
-        matrix[upper] = released
-        matrix = (matrix + matrix.T) / math.sqrt(2)  # off the diagonal each entry was multiplied by √2
-        np.fill_diagonal(matrix, np.diagonal(matrix) / math.sqrt(2))
-        values, vectors = np.linalg.eigh(matrix)
+    def _inverse(self, gram: Array) -> Array:
+        """P⁻¹ (p, p), of the Gram matrix that was released."""
+        values, vectors = np.linalg.eigh(gram)
         return (vectors / np.maximum(values, self.floor)) @ vectors.T
 
     def extremes(self, objective: LinearObjective) -> list[Extreme]:
@@ -143,36 +125,9 @@ class PreconditionedDescent(Mechanism):
         return {"steps": self.steps, "step_size": self.step_size, "floor": self.floor, "kappa": self.kappa}
 
 
-def _gram(objective: LinearObjective, records: Records) -> Array:
-    """(p(p + 1)/2,) upper triangle of Σu·xxᵀ, u a record's weight, times √2 off the diagonal. Rows are truncated to 20 digits of
-    their bound, so that sums are exact and no row is longer; the sum is rounded to a double, and by √2 once more."""
-    unit = 2 * power_below(objective.row_norm) * 2.0**-_DIGITS  # no row is longer than 2²⁰ of them
-    matrix = exact_total(records, functools.partial(_products, objective, unit)).value()
-    if matrix is None:
-        matrix = np.zeros((objective.dimension,) * 2)
-    matrix = matrix * unit**2
-    weights = np.full(matrix.shape, math.sqrt(2))
-    np.fill_diagonal(weights, 1.0)
-    return (matrix * weights)[np.triu_indices(len(matrix))]
-
-
-def _products(objective: LinearObjective, unit: float, batch: Batch) -> Array:
-    """(p, p) Σu·xxᵀ of a batch, in squares of `unit`."""
-    counts = objective.loss.curvature(np.zeros(len(batch.units)), batch.targets)  # 1, or a record's weight
-    roots = np.sqrt(batch.counted(np.fmin(np.fmax(counts, 0.0), 1.0)))  # and a person's: what is squared is a mean
-    scaled = batch.units / unit * roots
-    constant = np.trunc(objective.intercept_scale / unit * roots)
-    if sp.issparse(batch.rows):
-        rows = batch.rows.multiply(scaled[:, None]).tocsr()
-        rows.data = np.trunc(rows.data)
-        product = (rows.T @ rows).toarray()
-    else:
-        rows = np.trunc(batch.rows * scaled[:, None])
-        product = rows.T @ rows
-    if objective.intercept_scale:
-        cross = np.asarray(rows.T @ constant).ravel()
-        product = np.block([[product, cross[:, None]], [cross[None], np.array([[constant @ constant]])]])
-    return product
+def _counts(objective: LinearObjective, batch: Batch) -> Array:
+    """(b,) how much each row of a batch counts: 1, or its record's weight, which is the curvature of the squared loss."""
+    return objective.loss.curvature(np.zeros(len(batch.units)), batch.targets)
 
 
 def _residuals(objective: LinearObjective, theta: Array, batch: Any) -> tuple[Any, Array]:
