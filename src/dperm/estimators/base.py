@@ -391,6 +391,52 @@ class PrivateLinearModel(TakesMethod, ABC):
             )
         return method, mechanism, objective
 
+    def records_of(self, X: Any, y: Any, groups: Any = None, *, sample_weight: Any = None) -> tuple[LinearObjective, Records]:
+        """What this fitted model minimised, and records as it saw them: for releases at its parameters.
+
+        Rows X (n, d) and targets y (n,), `groups` and `sample_weight` as of `fit`, for the settings that the fit had. ValueError
+        for other columns or labels than were fitted, and for more than two classes.
+        """
+        check_is_fitted(self)
+        refuse_dask(X=X, y=y)
+        worker = type(self)(**self.fitted_params_)
+        known: Any = getattr(self, "classes_", None)
+        if known is not None:
+            if len(known) > 2:
+                raise ValueError(f"Expected a model of two classes, or of numbers, got one of {len(known)} classes.")
+            worker.set_params(classes=known.tolist())
+        X, y = worker._validated(X, y, groups, sample_weight)
+        names: Any = getattr(self, "feature_names_in_", None)
+        if X.shape[1] != self.n_features_in_ or not np.array_equal(getattr(worker, "feature_names_in_", names), names):
+            raise ValueError(f"Expected the {self.n_features_in_} columns that the model was fitted on, got others.")
+        targets, classes, _ = worker._targets(y)
+        weights, _ = worker._weights(X.shape[0], targets if classes else None, sample_weight)
+        number, _ = admit_groups(groups, X.shape[0], worker._unit())
+        task = worker.task(X.shape[1], classes)
+        return self.objective_, self.objective_.records(X, _with_weights(task, targets, weights), groups=number)
+
+    def refuse_clipped(self, X: Any, y: Any) -> None:
+        """ValueError where a row of X (n, d) is longer than data_norm, so that it is scaled down: an exact look at records, for
+        their holder alone."""
+        rows = self._rows_alike(X)
+        lengths = np.sqrt(rows.multiply(rows).sum(axis=1)) if sp.issparse(rows) else np.linalg.norm(rows, axis=1)
+        most = self.objective_.data_norm
+        if (longer := int(np.count_nonzero(lengths > most * (1 + 1e-6)))) > 0:
+            raise ValueError(
+                f"Expected no row longer than data_norm = {most:g}, got {longer:,} that are scaled down: coefficients are not "
+                'those of the records as they are. State a larger data_norm, or clipped="named".'
+            )
+
+    def parameters(self) -> Array:
+        """θ (p,) of a fitted model of two classes or of numbers, as its objective has it: of targets in their range's units, the
+        intercept's last."""
+        check_is_fitted(self)
+        scale = self.objective_.intercept_scale
+        weights, intercept = np.atleast_2d(self.coef_), np.ravel(self.intercept_)
+        if len(weights) > 1:
+            raise ValueError(f"Expected a model of two classes, or of numbers, got one of {len(weights)} classes.")
+        return np.append(weights[0], intercept / scale) if scale else weights[0].copy()
+
     @abstractmethod
     def _metric(self, truth: NDArray[Any], answers: NDArray[Any], weights: Array | None) -> float:
         """The metric of `score` for targets (n,), answers of `predict` (n,), and weights (n,), of rows in memory."""

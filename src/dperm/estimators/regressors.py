@@ -96,6 +96,26 @@ class PrivateLinearRegressor(RegressorMixin, PrivateLinearModel):
         unit, middle = self._unit_of_targets(), self._middle()
         self.coef_, self.intercept_ = unit * self.coef_[0], unit * float(np.ravel(self.intercept_)[0]) + middle
 
+    def target_unit(self) -> tuple[float, float]:
+        """How large a target is that is 1 inside, and which one is 0 there, by the settings that the fit had."""
+        fitted = type(self)(**self.fitted_params_)
+        return fitted._unit_of_targets(), fitted._middle()
+
+    def parameters(self) -> Array:
+        scale, (unit, middle) = self.objective_.intercept_scale, self.target_unit()
+        weights = self.coef_ / unit
+        return np.append(weights, (float(self.intercept_) - middle) / unit / scale) if scale else weights
+
+    def refuse_clipped(self, X: Any, y: Any) -> None:
+        super().refuse_clipped(X, y)
+        low, high = type(self)(**self.fitted_params_)._ends()
+        numbers = np.asarray(y, dtype=np.float64)
+        if (outside := int(np.count_nonzero((numbers < low) | (numbers > high)))) > 0:
+            raise ValueError(
+                f"Expected targets in [{low:g}, {high:g}], got {outside:,} outside, which are clipped: coefficients are not "
+                'those of the records as they are. State a wider range, or clipped="named".'
+            )
+
     @by_part
     def predict(self, X: Any) -> Array:
         """Expected targets, shape (n,): of counts too, and of quantiles these."""

@@ -1,0 +1,185 @@
+"""Standard errors and confidence intervals of linear models' coefficients, with the noise of privacy in them.
+
+A model θ̂ solves ∇Σℓ + Aθ̂ + b = 0, but for added noise z: A = Λ(I + R) is its regulariser, and b the noise in its objective. About
+the parameters θ* at which the expected gradient is zero, with F = Σ∇²ℓ and G = Σ∇ℓ(θ*), to first order
+
+    (F + A)(θ̂ − z) = Fθ* − G − b,    so that    F⁻¹(F + A)θ̂ = θ* − F⁻¹(G + b) + (I + F⁻¹A)z.
+
+So θ̃ = θ̂ + F⁻¹Aθ̂ estimates θ* without the regulariser's bias. Its variance is F⁻¹(V + σ²I)F⁻¹ + s²(I + F⁻¹A)(I + F⁻¹A)ᵀ, with V
+the variance of G, and σ and s the standard deviations of b and of z. Where a logistic model is true, V = F; where a model of
+numbers is true, with residuals of variance v, V = v·F. Σℓ'²xxᵀ estimates V whatever is true.
+
+F is known up to symmetric noise E, with entries of variance τ² on the diagonal and τ²/2 off it. It moves θ̃ by F⁻¹Eu, u = F⁻¹Aθ̂,
+which adds F⁻¹(τ²/2)(‖u‖²I + uuᵀ)F⁻¹ to the variance. Where F's least eigenvalue is not far above the noise none of this holds,
+and the intervals are refused.
+
+Where the features of a column add up to the same for each row, rows have no component in some direction. Only what is estimable
+without that direction has an interval. docs/standard-errors.md has the coverage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.stats import norm
+
+from dperm import _validate as check
+from dperm._types import Array
+from dperm.inference.parameter_noise import ParameterNoise
+from dperm.inference.released_curvature import ReleasedCurvature
+
+_ABOVE_NOISE = 4.0  # F's least eigenvalue ÷ the largest that the noise has
+_NEARLY = 1e-6  # of a contrast's length: what may lie in directions without rows
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate, its standard error and a confidence interval: both have the noise of privacy in them, and the chance of which
+    records were drawn."""
+
+    name: str
+    estimate: float
+    standard_error: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.estimate:.4g} ± {self.standard_error:.2g} [{self.low:.4g}, {self.high:.4g}]"
+
+
+def coefficient_intervals(
+    model: Any, released: ReleasedCurvature, *, level: float = 0.95, names: Sequence[str] | None = None
+) -> list[Interval]:
+    """An interval for each coefficient, and for the intercept where there is one.
+
+    Parameters
+    ----------
+    model : the fitted model
+    released : ReleasedCurvature
+        What was released at its parameters, with `spread` "model" or "robust".
+    level : float
+        Share of such intervals that hold what they estimate.
+    names : d texts
+        Names of the features; by default those of the columns that the model was fitted on.
+
+    Returns
+    -------
+    list of Interval
+        In the model's own units: of `coef_` and `intercept_`, without the bias of the regulariser, so that estimates are not
+        exactly these. The parameters estimated are those at which the expected loss is least among records like these.
+
+    Raises
+    ------
+    ValueError
+        Where there is no theory: other mechanisms than objective and output perturbation, a curvature that was released for noise
+        alone, or one whose noise is too large beside it.
+    """
+    features, scale = model.n_features_in_, model.objective_.intercept_scale
+    given = names if names is not None else getattr(model, "feature_names_in_", [f"x{place}" for place in range(features)])
+    told = [*map(str, given), *(["intercept"] if scale else [])]
+    if len(told) != features + bool(scale):
+        raise ValueError(f"Expected {features} names, one a feature, got {len(told) - bool(scale)}.")
+    units = np.eye(len(released.theta))
+    if scale:
+        units[-1] *= scale
+    return contrast_intervals(model, released, units, told, level=level)
+
+
+def contrast_intervals(
+    model: Any,
+    released: ReleasedCurvature,
+    contrasts: ArrayLike,
+    names: Sequence[str],
+    *,
+    level: float = 0.95,
+    never: ArrayLike | None = None,
+) -> list[Interval]:
+    """An interval for each sum cᵀθ of parameters, of `contrasts` (m, p), in the units of the target.
+
+    The last parameter is that of the intercept, where there is one: it is multiplied by the objective's `intercept_scale`.
+    `never` (k, p) are directions in which no row has a component, from public facts: `Schema.never_seen` has those of a schema.
+    ValueError as
+    for `coefficient_intervals`, and for a contrast in such a direction.
+    """
+    check.fraction("level", level)
+    table = np.atleast_2d(np.asarray(contrasts, dtype=np.float64))
+    if table.shape != (len(names), len(released.theta)):
+        raise ValueError(f"Expected contrasts ({len(names)}, {len(released.theta)}), one a name, got {table.shape}.")
+    estimate, covariance, basis = _estimated(model, released, never)
+    inside = table @ basis
+    if (np.linalg.norm(table - inside @ basis.T, axis=1) > _NEARLY * np.linalg.norm(table, axis=1)).any():
+        raise ValueError(
+            "Expected contrasts that rows tell apart: of features that always add up to the same, only differences can be "
+            "estimated."
+        )
+    unit, middle = target_unit(model)
+    values = unit * (inside @ estimate)
+    if middle and model.objective_.intercept_scale:
+        values = values + middle * table[:, -1] / model.objective_.intercept_scale
+    errors = unit * np.sqrt(np.einsum("ij,jk,ik->i", inside, covariance, inside))
+    far = float(norm.isf((1 - level) / 2)) * errors
+    return [
+        Interval(str(name), float(value), float(error), float(value - width), float(value + width))
+        for name, value, error, width in zip(names, values, errors, far, strict=True)
+    ]
+
+
+def target_unit(model: Any) -> tuple[float, float]:
+    """How large a target is that is 1 inside, and which one is 0 there: 1 and 0 of labels."""
+    return model.target_unit() if hasattr(model, "target_unit") else (1.0, 0.0)
+
+
+def rows_basis(size: int, never: ArrayLike | None) -> Array:
+    """(p, r) an orthonormal basis of the directions that rows may have."""
+    if never is None or not np.size(never):
+        return np.eye(size)
+    _, values, right = np.linalg.svd(np.atleast_2d(np.asarray(never, dtype=np.float64)))
+    return right[int((values > values[0] * 1e-9).sum()) :].T
+
+
+def _estimated(model: Any, released: ReleasedCurvature, never: ArrayLike | None) -> tuple[Array, Array, Array]:
+    """θ̃ (r,) and its covariance (r, r) in a basis (p, r) of the directions that rows may have."""
+    released.of_model(model)
+    noise, theta = ParameterNoise.of(model), released.theta
+    if released.spread == "noise":
+        raise ValueError('Expected a curvature released with spread="model" or "robust": of "noise" only the noise is known.')
+    objective = model.objective_
+    if objective.radius is not None and float(np.linalg.norm(theta)) > 0.9 * objective.radius:
+        raise ValueError("Expected parameters well within the ball that they are kept in: at its border there is no such theory.")
+    basis = rows_basis(len(theta), never)
+    curvature = basis.T @ released.hessian @ basis
+    size, std = len(curvature), released.hessian_std
+    least, asked = float(np.linalg.eigvalsh(curvature)[0]), _ABOVE_NOISE * std * np.sqrt(2 * size)
+    if not least > asked:
+        raise ValueError(
+            "The noise of the released Hessian is too large beside it for standard errors: its least eigenvalue is "
+            f"{least:.3g}, and {asked:.3g} is asked for. More records, a larger epsilon for it, or fewer features are needed; "
+            "leave out features and levels that no or few records have."
+        )
+    inverse = np.linalg.inv(curvature)
+    penalty = noise.strong_convexity * objective.penalty_hessian()
+    pull = basis.T @ penalty @ theta
+    bias = inverse @ pull
+    spread = _gradient_variance(released, basis, curvature)
+    inner = spread + noise.on_gradient**2 * np.eye(size)
+    inner = inner + std**2 / 2 * (bias @ bias * np.eye(size) + np.outer(bias, bias))
+    outer = basis.T + inverse @ basis.T @ penalty
+    covariance = inverse @ inner @ inverse + noise.on_parameters**2 * outer @ outer.T
+    return basis.T @ theta + bias, covariance, basis
+
+
+def _gradient_variance(released: ReleasedCurvature, basis: Array, curvature: Array) -> Array:
+    """V (r, r): the variance of the sum of gradients."""
+    if released.products is not None:
+        values, vectors = np.linalg.eigh(basis.T @ released.products @ basis)
+        return (vectors * np.maximum(values, 0.0)) @ vectors.T
+    if released.residuals is None:
+        return curvature
+    number, squares = released.residuals
+    if not number > 10 * released.residuals_std[0]:
+        raise ValueError("The noise of the number of records is too large beside it for standard errors.")
+    return max(squares, released.residuals_std[1]) / number * curvature
