@@ -7,14 +7,14 @@ What these are computed from is one more release, which is charged; all that is 
 from dperm.inference.contrast_noise import ContrastNoise
 from dperm.inference.intervals import Interval, coefficient_intervals, contrast_intervals
 from dperm.inference.parameter_noise import ParameterNoise
-from dperm.inference.released_curvature import ReleasedCurvature, release_curvature
+from dperm.inference.released_derivatives import ReleasedDerivatives, release_derivatives
 
 __all__ = [
     "ContrastNoise",
     "Interval",
     "ParameterNoise",
-    "ReleasedCurvature",
+    "ReleasedDerivatives",
     "coefficient_intervals",
     "contrast_intervals",
-    "release_curvature",
+    "release_derivatives",
 ]

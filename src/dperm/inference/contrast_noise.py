@@ -1,6 +1,6 @@
 """What of a contrast between parameters is the noise of privacy alone.
 
-A model minimises Σℓ + ½θᵀAθ + bᵀθ. Without b it would be θ̂ + H⁻¹b, to first order, with H = F + A and F the losses' Hessian. So the
+A model minimises Σℓ + ½θᵀAθ + bᵀθ. Without b it would be θ̂ + H⁻¹b, to first order: H = F + A, F the Hessian of the losses. So the
 noise in a contrast vᵀθ̂ has the standard deviation σ‖H⁻¹v‖, and √(σ²‖H⁻¹v‖² + s²‖v‖²) where noise of standard deviation s is added
 to parameters.
 
@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from dperm._types import Array
 from dperm.inference.intervals import rows_basis
 from dperm.inference.parameter_noise import ParameterNoise
-from dperm.inference.released_curvature import ReleasedCurvature
+from dperm.inference.released_derivatives import ReleasedDerivatives
 
 _PRESENT = 3.0  # standard deviations of the noise above zero
 
@@ -56,13 +56,13 @@ class ContrastNoise:
     inverse: Array
 
     @classmethod
-    def of(cls, model: Any, released: ReleasedCurvature, *, never: ArrayLike | None = None) -> Self:
+    def of(cls, model: Any, released: ReleasedDerivatives, *, never: ArrayLike | None = None) -> Self:
         """Compute it from what was released at the parameters of a fitted `model`.
 
         `never` (k, p) are directions in which no row has a component, as for `contrast_intervals`. ValueError for another model's
-        curvature, and for mechanisms whose noise has no known law.
+        derivatives, and for mechanisms whose noise has no known law.
         """
-        released.of_model(model)
+        released.refuse_other(model)
         law = ParameterNoise.of(model)
         diagonal = np.diagonal(released.hessian)
         present = diagonal > _PRESENT * released.hessian_std

@@ -9,9 +9,13 @@ So θ̃ = θ̂ + F⁻¹Aθ̂ estimates θ* without the regulariser's bias. Its v
 the variance of G, and σ and s the standard deviations of b and of z. Where a logistic model is true, V = F; where a model of
 numbers is true, with residuals of variance v, V = v·F. Σℓ'²xxᵀ estimates V whatever is true.
 
-F is known up to symmetric noise E, with entries of variance τ² on the diagonal and τ²/2 off it. It moves θ̃ by F⁻¹Eu, u = F⁻¹Aθ̂,
+Other mechanisms' noise has no such law, or is large. There the gradient at θ̂ is released as well, with noise e of standard
+deviation τ_g, and θ̃ = θ̂ − F⁻¹(∇Σℓ(θ̂) + e), a step of Newton's method, estimates θ* with the variance F⁻¹(V + τ_g²I)F⁻¹, whatever
+brought θ̂ near to it.
+
+F is known up to symmetric noise E, with entries of variance τ² on the diagonal and τ²/2 off it. It moves θ̃ by F⁻¹Eu, u = θ̃ − θ̂,
 which adds F⁻¹(τ²/2)(‖u‖²I + uuᵀ)F⁻¹ to the variance. Where F's least eigenvalue is not far above the noise none of this holds,
-and the intervals are refused.
+nor for losses other than the squared one where u is long: there the intervals are refused.
 
 Where the features of a column add up to the same for each row, rows have no component in some direction. Only what is estimable
 without that direction has an interval. docs/standard-errors.md has the coverage.
@@ -30,9 +34,12 @@ from scipy.stats import norm
 from dperm import _validate as check
 from dperm._types import Array
 from dperm.inference.parameter_noise import ParameterNoise
-from dperm.inference.released_curvature import ReleasedCurvature
+from dperm.inference.released_derivatives import ReleasedDerivatives
+from dperm.objectives import Squared
 
 _ABOVE_NOISE = 4.0  # F's least eigenvalue ÷ the largest that the noise has
+_NEAR = 0.25  # how far predictions may move from the model's, for losses that are not squared
+_FEWEST = 10.0  # records, in standard deviations of the noise in their number
 _NEARLY = 1e-6  # of a contrast's length: what may lie in directions without rows
 
 
@@ -52,14 +59,14 @@ class Interval:
 
 
 def coefficient_intervals(
-    model: Any, released: ReleasedCurvature, *, level: float = 0.95, names: Sequence[str] | None = None
+    model: Any, released: ReleasedDerivatives, *, level: float = 0.95, names: Sequence[str] | None = None
 ) -> list[Interval]:
     """An interval for each coefficient, and for the intercept where there is one.
 
     Parameters
     ----------
     model : the fitted model
-    released : ReleasedCurvature
+    released : ReleasedDerivatives
         What was released at its parameters, with `spread` "model" or "robust".
     level : float
         Share of such intervals that hold what they estimate.
@@ -75,8 +82,7 @@ def coefficient_intervals(
     Raises
     ------
     ValueError
-        Where there is no theory: other mechanisms than objective and output perturbation, a curvature that was released for noise
-        alone, or one whose noise is too large beside it.
+        For derivatives of another model, those released for noise alone, and those whose noise is too large beside them.
     """
     features, scale = model.n_features_in_, model.objective_.intercept_scale
     given = names if names is not None else getattr(model, "feature_names_in_", [f"x{place}" for place in range(features)])
@@ -91,7 +97,7 @@ def coefficient_intervals(
 
 def contrast_intervals(
     model: Any,
-    released: ReleasedCurvature,
+    released: ReleasedDerivatives,
     contrasts: ArrayLike,
     names: Sequence[str],
     *,
@@ -141,16 +147,12 @@ def rows_basis(size: int, never: ArrayLike | None) -> Array:
     return right[int((values > values[0] * 1e-9).sum()) :].T
 
 
-def _estimated(model: Any, released: ReleasedCurvature, never: ArrayLike | None) -> tuple[Array, Array, Array]:
+def _estimated(model: Any, released: ReleasedDerivatives, never: ArrayLike | None) -> tuple[Array, Array, Array]:
     """θ̃ (r,) and its covariance (r, r) in a basis (p, r) of the directions that rows may have."""
-    released.of_model(model)
-    noise, theta = ParameterNoise.of(model), released.theta
+    released.refuse_other(model)
     if released.spread == "noise":
-        raise ValueError('Expected a curvature released with spread="model" or "robust": of "noise" only the noise is known.')
-    objective = model.objective_
-    if objective.radius is not None and float(np.linalg.norm(theta)) > 0.9 * objective.radius:
-        raise ValueError("Expected parameters well within the ball that they are kept in: at its border there is no such theory.")
-    basis = rows_basis(len(theta), never)
+        raise ValueError('Expected derivatives released with spread="model" or "robust": of "noise" only the noise is known.')
+    basis = rows_basis(len(released.theta), never)
     curvature = basis.T @ released.hessian @ basis
     size, std = len(curvature), released.hessian_std
     least, asked = float(np.linalg.eigvalsh(curvature)[0]), _ABOVE_NOISE * std * np.sqrt(2 * size)
@@ -161,18 +163,30 @@ def _estimated(model: Any, released: ReleasedCurvature, never: ArrayLike | None)
             "leave out features and levels that no or few records have."
         )
     inverse = np.linalg.inv(curvature)
-    penalty = noise.strong_convexity * objective.penalty_hessian()
-    pull = basis.T @ penalty @ theta
-    bias = inverse @ pull
-    spread = _gradient_variance(released, basis, curvature)
-    inner = spread + noise.on_gradient**2 * np.eye(size)
-    inner = inner + std**2 / 2 * (bias @ bias * np.eye(size) + np.outer(bias, bias))
-    outer = basis.T + inverse @ basis.T @ penalty
-    covariance = inverse @ inner @ inverse + noise.on_parameters**2 * outer @ outer.T
-    return basis.T @ theta + bias, covariance, basis
+    inner = _gradient_variance(released, basis, curvature)
+    if released.gradient is not None:
+        moved = -inverse @ basis.T @ released.gradient
+        inner = inner + released.gradient_std**2 * np.eye(size)
+        added = np.zeros((size, size))
+    else:
+        noise = ParameterNoise.of(model)
+        penalty = noise.strong_convexity * basis.T @ model.objective_.penalty_hessian()
+        moved = inverse @ penalty @ released.theta
+        inner = inner + noise.on_gradient**2 * np.eye(size)
+        outer = basis.T + inverse @ penalty
+        added = noise.on_parameters**2 * outer @ outer.T
+    length = float(np.linalg.norm(moved))
+    if not isinstance(model.objective_.loss.plain, Squared) and length * model.objective_.row_norm > _NEAR:
+        raise ValueError(
+            f"The model's parameters are too far from where the losses are least for standard errors: predictions move by up to "
+            f"{length * model.objective_.row_norm:.2g}, and the theory is of small moves, up to {_NEAR:g}. Train it by "
+            "mechanism=Objective(margin=0.0), or with a larger epsilon or more records."
+        )
+    inner = inner + std**2 / 2 * (length**2 * np.eye(size) + np.outer(moved, moved))
+    return basis.T @ released.theta + moved, inverse @ inner @ inverse + added, basis
 
 
-def _gradient_variance(released: ReleasedCurvature, basis: Array, curvature: Array) -> Array:
+def _gradient_variance(released: ReleasedDerivatives, basis: Array, curvature: Array) -> Array:
     """V (r, r): the variance of the sum of gradients."""
     if released.products is not None:
         values, vectors = np.linalg.eigh(basis.T @ released.products @ basis)
@@ -180,6 +194,8 @@ def _gradient_variance(released: ReleasedCurvature, basis: Array, curvature: Arr
     if released.residuals is None:
         return curvature
     number, squares = released.residuals
-    if not number > 10 * released.residuals_std[0]:
+    if not number > _FEWEST * released.number_std:
         raise ValueError("The noise of the number of records is too large beside it for standard errors.")
-    return max(squares, released.residuals_std[1]) / number * curvature
+    # One standard deviation more, for the noise of the sum itself.
+    squares = max(squares, 0.0) + released.squares_std
+    return squares / number * curvature

@@ -15,7 +15,7 @@ from dperm.mechanisms.bolt_on import BoltOn, BoltOnPerturbation
 from dperm.mechanisms.by_part import ByPart
 from dperm.mechanisms.coordinate import Coordinate, CoordinateDescent
 from dperm.mechanisms.correlated import CorrelatedGradient
-from dperm.mechanisms.curvature import HessianAndGradients, HessianAndResiduals, HessianRelease
+from dperm.mechanisms.derivatives import DerivativesRelease
 from dperm.mechanisms.frank_wolfe import FrankWolfe, FrankWolfeBall, FrankWolfeDescent
 from dperm.mechanisms.gradient import Gradient, GradientPerturbation, IndividualGradient, SmoothedGradient
 from dperm.mechanisms.greedy import GreedyCoordinate, GreedyDescent
@@ -42,6 +42,7 @@ __all__ = [
     "Coordinate",
     "CoordinateDescent",
     "CorrelatedGradient",
+    "DerivativesRelease",
     "FrankWolfe",
     "FrankWolfeBall",
     "FrankWolfeDescent",
@@ -50,9 +51,6 @@ __all__ = [
     "GradualRelease",
     "GreedyCoordinate",
     "GreedyDescent",
-    "HessianAndGradients",
-    "HessianAndResiduals",
-    "HessianRelease",
     "IndividualGradient",
     "LastIterate",
     "LastIterateDescent",

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dperm.mechanisms import HessianAndGradients, HessianAndResiduals, HessianRelease
+from dperm.mechanisms import DerivativesRelease
 from dperm.objectives import LinearObjective, Logistic, PrivacyUnit, QuantileLoss, Squared, Weighted
 from helpers.catalogue.common import ADD, DELTA, EPSILON, REPLACE, Entry, objective
 
@@ -18,20 +18,20 @@ NOWHERE = np.zeros(4)
 FAR = np.array([6.0, 0.0, 0.0, 0.0])
 
 
-def made(kind: type[HessianRelease], problem: LinearObjective, theta: Any = NOWHERE) -> HessianRelease:
-    return kind.calibrate(problem.facts, theta, EPSILON, DELTA)
+def made(problem: LinearObjective, theta: Any = NOWHERE, *beside: str) -> DerivativesRelease:
+    return DerivativesRelease.calibrate(problem.facts, theta, EPSILON, DELTA, beside=beside)
 
 
 def entries() -> Iterator[Entry]:
     for relation in (ADD, REPLACE):
         problem = objective(relation=relation)
-        yield f"Hessian, {relation}", made(HessianRelease, problem), problem
-        yield f"Hessian and gradients, {relation}", made(HessianAndGradients, problem, FAR), problem
+        yield f"Hessian, {relation}", made(problem), problem
+        yield f"Hessian, gradient and products, {relation}", made(problem, FAR, "gradient", "products"), problem
         problem = objective(Squared(1.0, 5.0), relation, radius=5.0)
-        yield f"Hessian and residuals, {relation}", made(HessianAndResiduals, problem, FAR / 6), problem
+        yield f"Hessian, gradient and residuals, {relation}", made(problem, FAR / 6, "gradient", "residuals"), problem
     problem = objective(unit=PrivacyUnit(3))
-    yield "Hessian, persons", made(HessianRelease, problem), problem
+    yield "Hessian, persons", made(problem, NOWHERE, "gradient"), problem
     problem = objective(Weighted(Logistic(2.0)))
-    yield "Hessian and gradients, weighted loss", made(HessianAndGradients, problem, FAR), problem
+    yield "Hessian and products, weighted loss", made(problem, FAR, "products"), problem
     problem = objective(QuantileLoss(0.8, 2.0, 0.5))
-    yield "Hessian, quantile loss", made(HessianRelease, problem, FAR / 3), problem
+    yield "Hessian, quantile loss", made(problem, FAR / 3), problem
