@@ -235,7 +235,7 @@ class DerivativesRelease(Mechanism):
 
     def extremes(self, objective: LinearObjective) -> list[Extreme]:
         more = instead_of_none(objective) if "residuals" in self.beside else []
-        return [*right_angles(objective), *around_parameters(objective, np.array(self.theta)), *more]
+        return [*right_angles(objective), *around_parameters(objective, np.array(self.theta), steepest(objective)), *more]
 
     def settings(self) -> Mapping[str, Any]:
         return {"beside": list(self.beside)}

@@ -107,10 +107,10 @@ def instead_of_none(objective: LinearObjective) -> list[Extreme]:
     return [Extreme("in the place of one that is absent", *_alike(row, one), (row, other), absent)]
 
 
-def around_parameters(objective: LinearObjective, theta: Array) -> list[Extreme]:
-    """For sums of outer products at public parameters `theta` (p,), weighted by curvatures or by squared slopes: two rows at the
-    same angle to the parameters, on different sides of them. Of all angles the one where the weight is largest, and the one where
-    the rows' outer products are furthest apart."""
+def around_parameters(objective: LinearObjective, theta: Array, steepest: float) -> list[Extreme]:
+    """For sums at public parameters `theta` (p,) of gradients, and of outer products weighted by curvatures or by squared slopes,
+    slopes being cut to `steepest`: two rows at the same angle to the parameters, on different sides of them. Of all angles those
+    where a weight is largest, and where the rows' gradients or outer products are furthest apart."""
     weights = theta[: objective.features]
     length = float(np.linalg.norm(weights))
     if not length > 0 or len(weights) < 2:
@@ -124,9 +124,9 @@ def around_parameters(objective: LinearObjective, theta: Array) -> list[Extreme]
     for target, other in itertools.product(_ends(objective, 0), (-sides[0], sides[-1])):
         targets = np.full(len(cosines), target)
         curvatures = _curvature(objective, predictions, targets)
-        squares = np.square(_slope(objective, predictions, targets))
+        slopes = np.minimum(np.abs(_slope(objective, predictions, targets)), steepest)
         apart = np.sqrt(1 - (cosines**2 + sines**2 * float(sides[0] @ other)) ** 2)
-        for sizes in (curvatures, squares, curvatures * apart, squares * apart):
+        for sizes in (curvatures, slopes, curvatures * apart, slopes**2 * apart, slopes * sines):
             best = int(np.argmax(sizes))
             rows = [objective.data_norm * (cosines[best] * along + sines[best] * side) for side in (sides[0], other)]
             found.append(Extreme("at an angle to the parameters", *_crowd(objective), (rows[0], target), (rows[1], target)))

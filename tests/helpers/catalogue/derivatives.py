@@ -28,9 +28,9 @@ def entries() -> Iterator[Entry]:
         yield f"Hessian, {relation}", made(problem), problem
         yield f"Hessian, gradient and products, {relation}", made(problem, FAR, "gradient", "products"), problem
         problem = objective(Squared(1.0, 5.0), relation, radius=5.0)
-        yield f"Hessian, gradient and residuals, {relation}", made(problem, FAR / 6, "gradient", "residuals"), problem
+        yield f"Hessian, gradient and residuals, {relation}", made(problem, FAR, "gradient", "residuals"), problem
     problem = objective(unit=PrivacyUnit(3))
-    yield "Hessian, persons", made(problem, NOWHERE, "gradient"), problem
+    yield "Hessian, persons", made(problem, FAR, "gradient"), problem
     problem = objective(Weighted(Logistic(2.0)))
     yield "Hessian and products, weighted loss", made(problem, FAR, "products"), problem
     problem = objective(QuantileLoss(0.8, 2.0, 0.5))
