@@ -41,6 +41,7 @@ LEVELS = {
     "published": 7,
     "utility": 7,
     "influence": 7,
+    "inference": 7,
     "audit": 8,
     "report": 9,
     "estimators": 9,
