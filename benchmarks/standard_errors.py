@@ -150,7 +150,7 @@ def main() -> None:
             lines += [
                 "", f"## Bands for noise: {size:,} records, nominal coverage 0.95", "",
                 "Logistic model at ε = 1; the Hessian at ε = 1 more. A level beside the weighted mean of the present ones.", "",
-                "| level | share of the rows | coverage (so many simulation errors below) | what noise did | what the band says |",
+                "| level | share of rows | coverage (so many simulation errors below) | what noise did | what the band says |",
                 "| --- | --- | --- | --- | --- |",
             ]  # fmt: skip
             for line in bands(size, fits if size < 10_000 else fits // 10):
