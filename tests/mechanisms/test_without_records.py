@@ -60,6 +60,7 @@ def test_noise_alone_reaches_as_far_as_is_said(name: str) -> None:
     for chance in (0.5, 0.05, 0.01):
         error = math.sqrt(chance * (1 - chance) / len(alone))
         assert abs((np.abs(alone) > law.reach(chance)).mean() - chance) < 3 * error, chance
+    assert alone.std() == pytest.approx(law.deviation, rel=0.05)
     assert abs((alone > 0).mean() - 0.5) < 3 * 0.5 / math.sqrt(len(alone))
 
 
@@ -87,6 +88,7 @@ def test_the_law_of_pure_noise_is_that_of_a_coordinate(dimension: int) -> None:
         squares += rng.chisquare(380, size=20_000)
     sample = np.abs(rng.gamma(dimension, size=20_000) * direction[:, 0] / np.sqrt(squares))
     law = WithoutRecords(1.0, dimension)
+    assert math.sqrt(np.square(sample).mean()) == pytest.approx(law.deviation, rel=0.03)
     chances = [0.9, 0.5, 0.1, 0.01, 0.001]
     for chance in chances:
         assert abs((sample > law.reach(chance)).mean() - chance) < 3 * math.sqrt(chance * (1 - chance) / 20_000)

@@ -49,6 +49,11 @@ class WithoutRecords:
         if self.dimension is not None:
             check.integer("dimension", self.dimension)
 
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of θ_j, in the units of parameters: of the other law the mean square of ‖b‖ is s²p(p + 1)."""
+        return self.scale * (1.0 if self.dimension is None else math.sqrt(self.dimension + 1))
+
     def reach(self, chance: float) -> float:
         """The distance from 0 that |θ_j| exceeds with probability `chance`, in the units of parameters."""
         check.fraction("chance", chance)

@@ -27,7 +27,7 @@ _MOST_BARS = 12  # of categories that the schema names; the others are in the ta
 _MOST_CELLS = 150  # of a map, that are told on the picture
 _WIDTH = 4.6  # inches of a picture, which a page scales
 _ACROSS = 3  # pictures, where one figure has all
-_TITLE, _TITLE_LINES = 44, 3  # letters in a line of a title within a figure, and lines
+_TITLE, _TITLE_LINES = 48, 4  # letters in a line of a title within a figure, and lines
 _NAME, _NAME_LINES = 22, 2  # the same of a category
 _SMALL = 8.0  # points
 _ROOM = 0.06  # of the heights' span, that is left free above and below
@@ -51,7 +51,7 @@ class Scale:
         known = [0.0]
         for effect in found:
             known += effect.heights[effect.kept].tolist()
-            known += [level.height for level in effect.may_be_empty if level.stands_out]
+            known += [level.height for level in effect.may_be_empty if level.counts]
         low, high = min(known), max(known)
         bands = [0.0]
         for effect in found:
@@ -168,6 +168,8 @@ def told_of_empty(level: MayBeEmpty, scale: Scale) -> str:
     if level.reach is None:
         return f"{said}; maybe no record has it, and how far noise alone brings it is not known"
     far = f"{scale.heights.size(level.reach)} from {scale.heights.said(level.without)}"
+    if level.held:
+        return f"{said}; some record has it, for its noise is less than that of a level that nobody has"
     if level.stands_out:
         return f"{said}; more than noise does to a level that nobody has ({far})"
     return f"{said}; noise alone may do that to a level that nobody has ({far})"
@@ -227,8 +229,8 @@ def _log_axis(axes: Any, places: Any) -> None:
 def _look_apart(level: MayBeEmpty, scale: Scale) -> dict[str, Any]:
     """A level that maybe nobody has as a marker: grey and hollow unless it stands out; beyond the scale an arrow's head."""
     beyond = "^" if level.height > scale.high else "v" if level.height < scale.low else "s"
-    colour = _STANDS_OUT if level.stands_out else _APART
-    return {"marker": beyond, "markersize": 6, "color": colour, "markerfacecolor": colour if level.stands_out else "none"}
+    colour = _STANDS_OUT if level.counts else _APART
+    return {"marker": beyond, "markersize": 6, "color": colour, "markerfacecolor": colour if level.counts else "none"}
 
 
 def _threshold(axes: Any, level: MayBeEmpty, scale: Scale, *, upright: bool, at: float = 0.0) -> None:
@@ -263,9 +265,9 @@ def _draw_bars(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, flo
     for place, level in enumerate(effect.may_be_empty):
         at = -1.3 * (place + 1)
         _threshold(axes, level, scale, upright=False, at=at)
-        colour = _STANDS_OUT if level.stands_out else _APART
-        axes.barh([at], [scale.within(level.height)], height=0.6, color=colour, alpha=1.0 if level.stands_out else 0.45)
-        said = "" if level.stands_out else ", within noise" if level.reach is not None else ", maybe noise"
+        colour = _STANDS_OUT if level.counts else _APART
+        axes.barh([at], [scale.within(level.height)], height=0.6, color=colour, alpha=1.0 if level.counts else 0.45)
+        said = "" if level.counts else ", within noise" if level.reach is not None else ", maybe noise"
         _number(axes, level.height, at, scale.heights.said(level.height) + said, scale)
         told.append((axes, scale.within(level.height), at, told_of_empty(level, scale)))
         rows, names = [at, *rows], [level.name, *names]

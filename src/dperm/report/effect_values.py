@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from dperm.report.refits import Refits
 
 #: The probability that noise alone passes any of a page's bands, or any of its thresholds.
 CHANCE = 0.05
+_HELD = 0.5  # of the deviation of a level without records: one with less is taken to have some
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class MayBeEmpty:
         trainings (`CHANCE`). None where the mechanism's law is not known.
     noise : float or None
         The standard deviation of `height` by chance, where it is known.
+    held : bool
+        Whether the noise of its coefficient is known and less than half of that of a level without records: then some have it.
     """
 
     name: str
@@ -47,11 +50,17 @@ class MayBeEmpty:
     without: float
     reach: float | None = None
     noise: float | None = None
+    held: bool = False
 
     @property
     def stands_out(self) -> bool:
-        """Whether records must have it: it is beyond what noise does to a level that nobody has."""
+        """Whether it is beyond what noise does to a level that nobody has."""
         return self.reach is not None and abs(self.height - self.without) > self.reach
+
+    @property
+    def counts(self) -> bool:
+        """Whether some record is taken to have it."""
+        return self.held or self.stands_out
 
 
 @dataclass(frozen=True)
@@ -104,7 +113,7 @@ class Effect:
     @property
     def spread(self) -> float:
         """The difference between the highest and the lowest level that some record is taken to have."""
-        heights = [*self.heights[self.kept], *(level.height for level in self.may_be_empty if level.stands_out)]
+        heights = [*self.heights[self.kept], *(level.height for level in self.may_be_empty if level.counts)]
         return float(max(heights) - min(heights)) if heights else 0.0
 
     @property
@@ -122,12 +131,12 @@ class Effect:
         """What exceeds noise: the part of the highest level above the average that is beyond so many standard deviations, and
         that of the lowest level below it. None where noise is not known.
 
-        Of the levels that maybe no record has those count that stand out; where no threshold is known, those that are beyond
-        their own noise, of which the law covers empty levels too.
+        Of the levels that maybe no record has those count that some record is taken to have; where no threshold is known, all do,
+        by their own noise.
         """
         if self.noise is None:
             return None
-        levels = [level for level in self.may_be_empty if level.stands_out or level.reach is None]
+        levels = [level for level in self.may_be_empty if level.counts or level.reach is None]
         heights = np.array([*self.heights[self.kept], *(level.height for level in levels if level.noise is not None)])
         noise = np.array([*self.noise[self.kept], *(level.noise for level in levels if level.noise is not None)])
         sure = np.sign(heights) * np.maximum(np.abs(heights) - deviations * noise, 0.0)
@@ -182,10 +191,10 @@ def effects(
     unit = unit_of_heights(model, schema)
     weights = unit * sign * np.atleast_2d(model.coef_)[row]
     columns = [each for each in zip(schema.parts, level_contrasts(schema), strict=True) if each[0].name != constant]
-    reaches = iter(_reaches(model, schema, [contrasts for _, contrasts in columns]))
+    empties = _empties(model, schema, [contrasts for _, contrasts in columns], noise)
     found: list[Effect] = []
     for part, contrasts in columns:
-        effect = _effect(contrasts, weights[contrasts.features], noise, unit, reaches)
+        effect = _effect(contrasts, weights[contrasts.features], noise, unit, empties)
         if isinstance(part, Column) and part.type == "number":
             effect = replace(effect, log=(part.curve_scale if schema.curves else part.scale) == "log")
         found.append(effect)
@@ -236,43 +245,57 @@ def row_of(model: Any, schema: Schema, label: Any) -> tuple[int, float]:
     return (known.index(label) if len(table) > 1 else 0), (-1.0 if len(table) == 1 and known and label == known[0] else 1.0)
 
 
-def _reaches(model: Any, schema: Schema, columns: Sequence[LevelContrasts]) -> Iterator[float | None]:
-    """How far noise alone brings the height of each level that maybe no record has, in the order of the columns, their places
-    and then their missing values; pairs have none."""
-    own = [contrasts for contrasts in columns if contrasts.sides is None]
-    features = [feature for contrasts in own for feature in _features_that_may_be_empty(contrasts)]
+@dataclass(frozen=True)
+class _Empty:
+    """What is known of a feature of its own that maybe no record has: see `MayBeEmpty`."""
+
+    reach: float | None = None
+    held: bool = False
+
+
+def _empties(model: Any, schema: Schema, columns: Sequence[LevelContrasts], noise: LevelNoise | None) -> dict[int, _Empty]:
+    """What is known of each feature that maybe no record has, by its number; pairs have none of their own."""
+    features = {feature: contrasts for contrasts in columns for feature in _features_that_may_be_empty(contrasts)}
     law = WithoutRecords.of(model.trace_)
-    if law is None:
-        yield from (None for _ in features)
-        return
+    if law is None or not features:
+        return dict.fromkeys(features, _Empty())
     rough = model.objective_.roughness
     joined = set() if rough is None else {feature for pair in rough.neighbours for feature in pair}
-    unit = unit_of_heights(model, schema) * unit_of_coefficients(model) / schema.divisor
-    reach = unit * law.reach(CHANCE / len(features)) if features else 0.0
-    yield from (None if feature in joined else reach for feature in features)
+    inside = unit_of_coefficients(model)
+    reach = inside * unit_of_heights(model, schema) / schema.divisor * law.reach(CHANCE / len(features))
+    found: dict[int, _Empty] = {}
+    for feature, contrasts in features.items():
+        width = contrasts.features.stop - contrasts.features.start
+        alone = np.eye(width)[[feature - contrasts.features.start]]
+        own = None if noise is None else noise.deviations(alone, contrasts.features)[0]
+        held = own is not None and own < _HELD * inside * law.deviation
+        found[feature] = _Empty() if feature in joined else _Empty(reach, bool(held))
+    return found
 
 
 def _features_that_may_be_empty(contrasts: LevelContrasts) -> list[int]:
+    if contrasts.sides is not None:
+        return []
     found = [contrasts.features.start + int(place) for place in np.flatnonzero(contrasts.may_be_empty)]
     return [*found, contrasts.features.stop - 1] if contrasts.missing is not None else found
 
 
 def _effect(
-    contrasts: LevelContrasts, weights: Array, noise: LevelNoise | None, unit: float, reaches: Iterator[float | None]
+    contrasts: LevelContrasts, weights: Array, noise: LevelNoise | None, unit: float, empties: Mapping[int, _Empty]
 ) -> Effect:
     """An effect by the column's own weights, in the units of heights."""
     vectors = contrasts.vectors if contrasts.missing is None else np.vstack([contrasts.vectors, contrasts.missing])
     heights = vectors @ weights
     spread = None if noise is None else unit * noise.deviations(vectors, contrasts.features)
-    count = len(contrasts.places)
-    named = [(int(place), str(contrasts.places[place])) for place in np.flatnonzero(contrasts.may_be_empty)]
-    if contrasts.missing is not None:
-        named.append((count, MISSING))
+    count, start = len(contrasts.places), contrasts.features.start
     without = -float(contrasts.average @ weights)
-    levels = [
-        MayBeEmpty(name, float(heights[place]), without, next(reaches), None if spread is None else float(spread[place]))
-        for place, name in ([] if contrasts.sides is not None else named)
-    ]
+    levels: list[MayBeEmpty] = []
+    for feature in _features_that_may_be_empty(contrasts):
+        place = count if contrasts.missing is not None and feature == contrasts.features.stop - 1 else feature - start
+        name = MISSING if place == count else str(contrasts.places[place])
+        known = empties[feature]
+        own = None if spread is None else float(spread[place])
+        levels.append(MayBeEmpty(name, float(heights[place]), without, known.reach, own, known.held))
     return Effect(
         contrasts.name,
         contrasts.places,

@@ -113,7 +113,7 @@ def explain(model: Any, schema: Schema, row: Any, label: Any = None, *, constant
     seen = _as_seen(model, X)
     clipped = set(clipped_rows(schema, table).get(0, "").split(", "))
     doubtful = {
-        effect.column: {level.name for level in effect.may_be_empty if not level.stands_out}
+        effect.column: {level.name for level in effect.may_be_empty if not level.counts}
         for effect in effects(model, schema, label)
     }
     inside = range_inside(model, schema)

@@ -75,15 +75,14 @@ def _of_column(column: Column, encoding: Encoding, features: slice) -> LevelCont
     levels = own
     if column.type != "number":
         places = (*column.categories, *((OTHER,) if column.other else ()))
-        named = own[: len(column.categories)]
-        average = named.mean(axis=0) if len(named) else np.zeros(len(identity))
+        average = own[: len(column.categories)].mean(axis=0)
     elif not encoding.curves:
         places, levels, average = column.ends, np.stack([0 * own[0], own[0]]), own[0] / 2
     else:
         places, average = tuple(column.knots(encoding.curves).tolist()), own.mean(axis=0)
         if column.curve_scale == "cyclic":  # the end is the start
             places, levels = (*places, column.ends[1]), np.concatenate([own, own[:1]])
-    may_be_empty = np.array([place == OTHER and column.other for place in places])
+    may_be_empty = np.array([column.other and place == OTHER for place in places])
     missing = identity[-1] - average if encoding.separate else None
     return LevelContrasts(column.name, features, places, levels - average, average, may_be_empty, missing)
 
@@ -93,7 +92,7 @@ def _of_pair(pair: Pair, encoding: Encoding, features: slice) -> LevelContrasts:
     first, second = (_doubtful(column, inner) for column in (pair.first, pair.second))
     may_be_empty = (first[:, None] | second[None, :]).ravel()
     cells = np.eye(len(may_be_empty))
-    average = cells[~may_be_empty].mean(axis=0) if not may_be_empty.all() else np.zeros(len(cells))
+    average = cells[~may_be_empty].mean(axis=0)
     places, sides = tuple(pair.features(encoding)), pair.sides(encoding)
     return LevelContrasts(pair.name, features, places, cells - average, average, may_be_empty, sides=sides)
 
