@@ -104,7 +104,13 @@ def test_one_dimension_is_laplace_and_scales_are_units() -> None:
 
 def test_what_is_no_law_is_refused() -> None:
     assert WithoutRecords.of({"steps": 3}) is None
-    for wrong in ({"scale": 1.0}, {"scale": -1.0, "dimension": None}, {"scale": 1.0, "dimension": 0}, 3.0):
+    for wrong in (
+        {"scale": 1.0},
+        {"scale": -1.0, "dimension": None},
+        {"scale": 1.0, "dimension": 0},
+        {"scale": "x", "dimension": 1},
+        3.0,
+    ):
         with pytest.raises(ValueError, match="Expected"):
             WithoutRecords.of({ENTRY: wrong})
     for chance in (0.0, 1.0, 2.0):

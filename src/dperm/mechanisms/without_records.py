@@ -12,6 +12,7 @@ from scipy.optimize import brentq
 from scipy.special import betaincinv, gammaincc, ndtri
 
 from dperm import _validate as check
+from dperm._json import foreign
 
 #: The entry of a trace that holds this law.
 ENTRY = "without_records"
@@ -79,7 +80,8 @@ class WithoutRecords:
             return None
         if not isinstance(stated, Mapping) or set(stated) != {"scale", "dimension"}:
             raise ValueError(f"Expected {ENTRY} of a trace as its scale and dimension, got {stated!r}.")
-        return cls(**stated)
+        with foreign(f"Expected {ENTRY} of a trace as numbers"):
+            return cls(**stated)
 
 
 def _beyond(far: float, dimension: int) -> float:

@@ -132,7 +132,7 @@ def _explain(asked: EffectsOptions, entries: list[str]) -> None:
     page = None if asked.output is None else reserved(asked.output, private=True)
     saved, schema = _model(asked)
     part: Mapping[str, Any] = saved.extra.get("fit_by") or {}
-    row = _typed(entries, part) if table is None else _row_of(*table, schema, part)
+    row = _typed(entries, part, schema) if table is None else _row_of(*table, schema, part)
     found = explain(saved.fitted, schema, row, asked.label, constant=part.get("column"))
     if page is not None:
         page.write(explanation_page(found, schema.title or schema.name))
@@ -164,14 +164,15 @@ def _table_of(entries: list[str]) -> tuple[Path, int] | None:
     return Path(path), int(number)
 
 
-def _typed(entries: list[str], part: Mapping[str, Any]) -> dict[str, Any]:
+def _typed(entries: list[str], part: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """Entries by column; that of the column that has one value in all rows need not be given."""
     row: dict[str, Any] = {}
     for entry in entries:
-        name, mark, value = entry.partition("=")
-        if not mark or name in row:
+        known = [name for name in schema.table_columns() if entry.startswith(f"{name}=")]
+        name = max(known, key=len, default=entry.partition("=")[0])  # a name may have this mark, too
+        if "=" not in entry or name in row:
             raise ValueError(f"Expected --row name=value, each name once, got {entry!r}.")
-        row[name] = value or None
+        row[name] = entry[len(name) + 1 :] or None
     if part and row.setdefault(part["column"], part["value"]) != part["value"]:
         raise ValueError(f"Expected {part['column']} = {part['value']}, which this model is for, got {row[part['column']]!r}.")
     return row
