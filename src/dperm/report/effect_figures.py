@@ -164,7 +164,9 @@ def _told(scale: Scale, place: str, height: float, noise: float | None) -> str:
 
 def told_of_empty(level: MayBeEmpty, scale: Scale) -> str:
     """Say what is known of a level that maybe no record has, for a reader who points at it."""
-    said = f"{level.name}: {scale.heights.said(level.height)}"
+    said = _told(scale, level.name, level.height, level.noise)
+    if level.reach is None and level.noise is not None:
+        return f"{said}; maybe no record has it"
     if level.reach is None:
         return f"{said}; maybe no record has it, and how far noise alone brings it is not known"
     far = f"{scale.heights.size(level.reach)} from {scale.heights.said(level.without)}"
@@ -213,6 +215,9 @@ def _draw_curve(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, fl
         (level,) = apart
         _threshold(beside, level, scale, upright=True)
         beside.plot([0.0], [scale.within(level.height)], **_look_apart(level, scale))
+        if level.judged and level.noise is not None:
+            ends = [scale.within(level.height + side * scale.deviations * level.noise) for side in (-1, 1)]
+            beside.plot([0.0, 0.0], ends, color=INK, linewidth=0.8)
         told.append((beside, 0.0, scale.within(level.height), told_of_empty(level, scale)))
     return told
 
@@ -267,7 +272,10 @@ def _draw_bars(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, flo
         _threshold(axes, level, scale, upright=False, at=at)
         colour = _STANDS_OUT if level.counts else _APART
         axes.barh([at], [scale.within(level.height)], height=0.6, color=colour, alpha=1.0 if level.counts else 0.45)
-        said = "" if level.counts else ", within noise" if level.reach is not None else ", maybe noise"
+        if level.judged and level.noise is not None:
+            ends = [scale.within(level.height + side * scale.deviations * level.noise) for side in (-1, 1)]
+            axes.plot(ends, [at, at], color=INK, linewidth=0.8)
+        said = "" if level.judged else ", within noise" if level.reach is not None else ", maybe noise"
         _number(axes, level.height, at, scale.heights.said(level.height) + said, scale)
         told.append((axes, scale.within(level.height), at, told_of_empty(level, scale)))
         rows, names = [at, *rows], [level.name, *names]

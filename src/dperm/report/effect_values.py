@@ -62,6 +62,12 @@ class MayBeEmpty:
         """Whether some record is taken to have it."""
         return self.held or self.stands_out
 
+    @property
+    def judged(self) -> bool:
+        """Whether its height counts beside those of other levels: some record is taken to have it; or no threshold is known, and
+        its own noise is, which is that of an empty level if it is one."""
+        return self.counts or (self.reach is None and self.noise is not None)
+
 
 @dataclass(frozen=True)
 class Effect:
@@ -131,14 +137,13 @@ class Effect:
         """What exceeds noise: the part of the highest level above the average that is beyond so many standard deviations, and
         that of the lowest level below it. None where noise is not known.
 
-        Of the levels that maybe no record has those count that some record is taken to have; where no threshold is known, all do,
-        by their own noise.
+        Of the levels that maybe no record has those count that are `judged`.
         """
         if self.noise is None:
             return None
-        levels = [level for level in self.may_be_empty if level.counts or level.reach is None]
-        heights = np.array([*self.heights[self.kept], *(level.height for level in levels if level.noise is not None)])
-        noise = np.array([*self.noise[self.kept], *(level.noise for level in levels if level.noise is not None)])
+        levels = [(level.height, level.noise) for level in self.may_be_empty if level.judged and level.noise is not None]
+        heights = np.array([*self.heights[self.kept], *(height for height, _ in levels)])
+        noise = np.array([*self.noise[self.kept], *(each for _, each in levels)])
         sure = np.sign(heights) * np.maximum(np.abs(heights) - deviations * noise, 0.0)
         return float(sure.max(initial=0.0) - sure.min(initial=0.0))
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dperm.data import Schema
-from dperm.objectives import Logistic
+from dperm.objectives import Logistic, QuantileLoss
 from dperm.objectives.targets import Log
 
 _DIGITS = 3  # of an amount
@@ -114,10 +114,12 @@ def heights_of(model: Any, schema: Schema, label: Any = None) -> Heights:
 
 def _of_numbers(loss: Any, schema: Schema) -> Heights:
     target = schema.target
+    if isinstance(loss.plain, QuantileLoss):
+        target = f"the {loss.plain.quantile:g} quantile of {target}"
     if isinstance(loss.plain.link, Log):
         explained = f"Heights are factors: × 2 doubles the expected {target}, × 0.5 halves it."
         return Heights(f"{target}, times", f"raises {target}", f"lowers {target}", explained, "factor", f"expected {target}")
-    explained = f"Heights are amounts of {target}, in its own units."
+    explained = f"Heights are amounts of {schema.target}, in its own units."
     if (known := schema.target_range) is not None:
         explained += f" It lies between {plain(known.low, 6)} and {plain(known.high, 6)}."
-    return Heights(target, f"raises {target}", f"lowers {target}", explained, "amount", target)
+    return Heights(schema.target, f"raises {target}", f"lowers {target}", explained, "amount", target)
