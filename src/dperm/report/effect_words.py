@@ -121,5 +121,5 @@ def _of_numbers(loss: Any, schema: Schema) -> Heights:
         return Heights(f"{target}, times", f"raises {target}", f"lowers {target}", explained, "factor", f"expected {target}")
     explained = f"Heights are amounts of {schema.target}, in its own units."
     if (known := schema.target_range) is not None:
-        explained += f" It lies between {plain(known.low, 6)} and {plain(known.high, 6)}."
+        explained += f" {schema.target} lies between {plain(known.low, 6)} and {plain(known.high, 6)}."
     return Heights(schema.target, f"raises {target}", f"lowers {target}", explained, "amount", target)
