@@ -57,9 +57,11 @@ def test_noise_alone_reaches_as_far_as_is_said(name: str) -> None:
     law, found = _empty(mechanism, objective, 4000)
     # of one vector of pure noise, whose coordinates hang together by its length, one counts
     alone = found[:, 0] if law.dimension else found.ravel()
-    for chance in (0.5, 0.05, 0.01):
-        error = math.sqrt(chance * (1 - chance) / len(alone))
-        assert abs((np.abs(alone) > law.reach(chance)).mean() - chance) < 3 * error, chance
+    contrast = (found[:, 1] - found[:, 2]) / math.sqrt(2)  # of length 1, as one parameter is: both laws are round
+    for sample in (alone, contrast):
+        for chance in (0.5, 0.05, 0.01):
+            error = math.sqrt(chance * (1 - chance) / len(sample))
+            assert abs((np.abs(sample) > law.reach(chance)).mean() - chance) < 3 * error, chance
     assert alone.std() == pytest.approx(law.deviation, rel=0.05)
     assert abs((alone > 0).mean() - 0.5) < 3 * 0.5 / math.sqrt(len(alone))
 

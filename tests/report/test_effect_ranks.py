@@ -13,7 +13,7 @@ from dperm.audit.outputs import unlogged
 from dperm.data import Column, Dataset, Schema
 from dperm.estimators import DPLogisticRegression, DPRidge
 from dperm.mechanisms import Objective, Output
-from dperm.report.effect_values import CHANCE, Effect, MayBeEmpty, deviations_for, ranked
+from dperm.report.effect_values import CHANCE, Effect, MayBeEmpty, deviations_for, noise_of, ranked
 from dperm.report.effects import effects, effects_page, plot_effects
 from dperm.report.level_noise import EqualNoise, LevelNoise
 from dperm.report.refits import Refits
@@ -87,7 +87,7 @@ def test_a_level_counts_whose_noise_says_that_records_have_it() -> None:
 def test_without_noise_nothing_is_ranked() -> None:
     model = _trained(_people(400), 0)
     found = effects(model, SCHEMA)
-    assert ranked(found) is None
+    assert ranked(found, None) is None
     page = effects_page(model, SCHEMA)
     assert "is not known, and so nothing is ranked" in page
     assert "More than noise" not in page
@@ -95,13 +95,15 @@ def test_without_noise_nothing_is_ranked() -> None:
     assert titles == sorted(titles)
 
 
-def test_a_column_that_says_nothing_is_seldom_ranked() -> None:
+@pytest.mark.parametrize("delta", [1e-5, 0.0])
+def test_a_column_that_says_nothing_is_seldom_ranked(delta: float) -> None:
     """Each person has a twin of the other sex, so that the minimiser gives both the same, and what differs is noise alone."""
     data, fits, wrong, right = _people(600), 120, 0, 0
     method = Output(strong_convexity=20.0)
     with unlogged():
         for seed in range(fits):
-            order = ranked(effects(_trained(data, seed, epsilon=20.0, mechanism=method), SCHEMA))
+            model = _trained(data, seed, epsilon=20.0, mechanism=method, delta=delta)
+            order = ranked(effects(model, SCHEMA), noise_of(model, SCHEMA))
             assert order is not None
             names = [effect.column for effect in order[0]]
             wrong += "sex" in names
@@ -151,7 +153,7 @@ def test_what_exceeds_noise_is_counted_on_both_sides() -> None:
     for reach, counted in ((20.0, 0.0), (5.0, 8.0), (None, 8.0)):
         level = MayBeEmpty("(other)", reach=reach, **far)
         assert _effect([-0.1, 0.1], 0.5, may_be_empty=(level,)).beyond(2.0) == pytest.approx(counted)
-    few, many = (deviations_for([_effect([0.0] * count, 1.0)]) for count in (1, 50))
+    few, many = (deviations_for([_effect([0.0] * count, 1.0)], EqualNoise(1.0)) for count in (1, 50))
     assert few == pytest.approx(1.959964, rel=1e-6)
     assert many == pytest.approx(3.290527, rel=1e-6)  # 1 in 1,000
 

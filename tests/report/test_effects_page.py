@@ -13,7 +13,7 @@ from dperm.data import Column, Schema
 from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPPoissonRegressor, DPRidge
 from dperm.mechanisms import Objective, Output
 from dperm.report.effect_figures import Scale, picture
-from dperm.report.effect_values import Effect, MayBeEmpty, deviations_for, effects
+from dperm.report.effect_values import Effect, MayBeEmpty, effects
 from dperm.report.effect_words import heights_of, plain, signed
 from dperm.report.effects import effects_page, plot_effects
 
@@ -51,7 +51,7 @@ def test_bars_and_curves_keep_half_of_a_picture() -> None:
     schema, model = _homes()
     wide = replace(schema, columns=(schema.columns[0], Column("town", "category", categories=(LONG, "B"), other=True), PRICE))
     found = effects(model, wide)
-    scale = Scale.of(found, heights_of(model, wide), deviations_for(found))
+    scale = Scale.of(found, heights_of(model, wide), 2.0)
     for effect in found:
         marks = picture(effect, scale).marks
         assert len(marks) == len(effect.heights[effect.kept]) + len(effect.may_be_empty)

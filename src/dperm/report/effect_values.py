@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from dperm._types import Array
 from dperm.data import Column, Schema, TargetRange
@@ -148,16 +147,16 @@ class Effect:
         return float(sure.max(initial=0.0) - sure.min(initial=0.0))
 
 
-def deviations_for(found: Sequence[Effect]) -> float:
-    """How many standard deviations a band has: noise of a normal law passes any of these effects' bands in at most 1 of 20
-    trainings (`CHANCE`), by the union bound over all heights."""
+def deviations_for(found: Sequence[Effect], noise: LevelNoise | None) -> float:
+    """How many standard deviations a band has: noise passes any of these effects' bands in at most 1 of 20 trainings (`CHANCE`),
+    by the union bound over all heights. 0 where no noise is known."""
     heights = sum(len(effect.heights) + len(effect.may_be_empty) for effect in found)
-    return -float(ndtri(CHANCE / 2 / max(heights, 1)))
+    return 0.0 if noise is None else noise.reach(CHANCE / max(heights, 1))
 
 
-def ranked(found: Sequence[Effect]) -> tuple[list[Effect], list[Effect]] | None:
+def ranked(found: Sequence[Effect], noise: LevelNoise | None) -> tuple[list[Effect], list[Effect]] | None:
     """The columns that do more than noise does, by how much, and the others in their order; None where noise is not known."""
-    deviations = deviations_for(found)
+    deviations = deviations_for(found, noise)
     beyond = [effect.beyond(deviations) for effect in found]
     if any(each is None for each in beyond):
         return None
@@ -182,7 +181,7 @@ def effects(
     train` do. Of counts with a logarithmic link they are logarithms. A straight line is a curve of two points. The column
     `constant`, which has one value in all rows that the model is for, as the one of `fit_by` has, is left out.
 
-    How far heights are off by chance is public after output perturbation by Gaussian noise. `noise` states it for this label of
+    How far heights are off by chance is public after output perturbation. `noise` states it for this label of
     any model, in the units of its `coef_`. With `refits` to the records it is known of every mechanism, as far as the choice of
     records goes, too, and what is returned is then for the data holder alone (NOT PRIVATE).
 

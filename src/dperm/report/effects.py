@@ -24,7 +24,7 @@ def plot_effects(
     """Draw all effects as one SVG picture; with `refits` NOT PRIVATE, see `effects`."""
     noise = noise_of(model, schema, label, refits, noise)
     found = effects(model, schema, label, noise=noise)
-    scale = Scale.of(found, heights_of(model, schema, label), deviations_for(found))
+    scale = Scale.of(found, heights_of(model, schema, label), deviations_for(found, noise))
     return effects_figure(found, scale, private=noise is not None and noise.private)
 
 
@@ -43,11 +43,11 @@ def effects_page(
     """
     noise = noise_of(model, schema, label, refits, noise)
     found = effects(model, schema, label, constant=constant, noise=noise)
-    order = ranked(found)
+    order = ranked(found, noise)
     heights = heights_of(model, schema, label)
     private = noise is not None and noise.private
     first, rest = order or ([], found)
-    scale = Scale.of(found, heights, deviations_for(found))
+    scale = Scale.of(found, heights, deviations_for(found, noise))
     drawn = [picture(effect, scale, private=private) for effect in [*first, *rest][:_MOST_DRAWN]]
     return rendered(
         "effects.html",

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.special import ndtri
 
 from dperm._types import Array
+from dperm.mechanisms.without_records import WithoutRecords
 
 if TYPE_CHECKING:
     from dperm.report.refits import Refits
@@ -33,6 +35,10 @@ class LevelNoise(ABC):
     def deviations(self, vectors: Array, features: slice) -> Array:
         """(k,) standard deviations of vᵀw[features] for the rows v of `vectors` (k, w), in the units of the model's `coef_`."""
 
+    def reach(self, chance: float) -> float:
+        """How many standard deviations noise passes, on either side, with probability `chance`: here those of a normal law."""
+        return -float(ndtri(chance / 2))
+
 
 @dataclass(frozen=True)
 class EqualNoise(LevelNoise):
@@ -46,6 +52,16 @@ class EqualNoise(LevelNoise):
 
     def deviations(self, vectors: Array, features: slice) -> Array:
         return self.deviation * np.linalg.norm(vectors, axis=1)
+
+
+@dataclass(frozen=True)
+class SphericalNoise(EqualNoise):
+    """The noise of pure output perturbation, of density ∝ exp(−‖b‖/s): vᵀb has the law of ‖v‖ times one coordinate of b."""
+
+    law: WithoutRecords
+
+    def reach(self, chance: float) -> float:
+        return self.law.reach(chance) / self.law.deviation
 
 
 @dataclass(frozen=True)
@@ -72,14 +88,16 @@ class RefittedNoise(LevelNoise):
 
 
 def known_noise(model: Any, refits: Refits | None, row: int) -> LevelNoise | None:
-    """The noise of one row of `coef_`, from refits where there are some, or from the trace of Gaussian output perturbation; None
-    where neither is known.
+    """The noise of one row of `coef_`, from refits where there are some, or from the trace of output perturbation; None where
+    neither is known.
 
     The trace is about coefficients as they are inside, and those of regressions are in the target's units.
     """
     if refits is not None:
         return RefittedNoise(refits.root(row), len(refits.models))
-    trace = model.trace_
+    trace, law = model.trace_, WithoutRecords.of(model.trace_)
+    if law is not None and law.dimension is not None:  # only what is added to all coefficients has such a law
+        return SphericalNoise(unit_of_coefficients(model) * law.deviation, law)
     if not {"noise_std", "sensitivity"} <= set(trace):
         return None
     return EqualNoise(unit_of_coefficients(model) * trace["noise_std"])

@@ -56,7 +56,7 @@ def effects(asked: EffectsOptions) -> None:
         _explain(asked, asked.row)
         return
     from dperm.report import effects as report
-    from dperm.report.effect_values import ranked
+    from dperm.report.effect_values import noise_of, ranked
     from dperm.report.effect_words import heights_of
 
     output = asked.output or Path("effects.html" if asked.records is None else "private-effects.html")
@@ -65,13 +65,14 @@ def effects(asked: EffectsOptions) -> None:
     saved, schema = _model(asked)
     again = refitted(saved, asked.records, asked.refits, shown=not asked.as_json)
     constant = (saved.extra.get("fit_by") or {}).get("column")
-    found = report.effects(saved.fitted, schema, asked.label, again, constant=constant)
-    page.write(report.effects_page(saved.fitted, schema, asked.label, again, constant=constant))
+    noise = noise_of(saved.fitted, schema, asked.label, again)
+    found = report.effects(saved.fitted, schema, asked.label, constant=constant, noise=noise)
+    page.write(report.effects_page(saved.fitted, schema, asked.label, constant=constant, noise=noise))
     heights = heights_of(saved.fitted, schema, asked.label)
     if asked.as_json:
         say_json(_as_json(found, heights, schema, private=again is not None))
         return
-    _tell(found, ranked(found), heights)
+    _tell(found, ranked(found, noise), heights)
     if again is not None:
         say(f"PRIVATE, for the data holder only: {output} shows how much of the model is chance on these records.")
     say(f"Page written to {output}.")
