@@ -31,6 +31,7 @@ _TITLE, _TITLE_LINES = 48, 4  # letters in a line of a title within a figure, an
 _NAME, _NAME_LINES = 22, 2  # the same of a category
 _SMALL = 8.0  # points
 _ROOM = 0.06  # of the heights' span, that is left free above and below
+_MASS = 0.2  # of the axis, that the most records take below a curve
 _LABELS = 0.22  # of the span, beside bars, for their numbers
 
 
@@ -194,6 +195,9 @@ def _draw_curve(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, fl
     if effect.noise is not None:
         band = scale.deviations * effect.noise
         axes.fill_between(places, heights - band, heights + band, color=_LINE, alpha=0.2, linewidth=0)
+    if effect.mass is not None and effect.mass.any():
+        tall = _MASS * (scale.high - scale.low) * effect.mass / effect.mass.max()
+        axes.fill_between(places, scale.low, scale.low + tall, color=_APART, alpha=0.35, linewidth=0)
     axes.plot(places, heights, color=_LINE, linewidth=1.6)
     axes.axhline(0.0, color=INK, linewidth=0.6, alpha=0.5)
     axes.set_xlim(places[0], places[-1])

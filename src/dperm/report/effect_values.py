@@ -41,7 +41,8 @@ class MayBeEmpty:
     noise : float or None
         The standard deviation of `height` by chance, where it is known.
     held : bool
-        Whether the noise of its coefficient is known and less than half of that of a level without records: then some have it.
+        Whether records are known to have it, or the noise of its coefficient is known and less than half of that of a level
+        without records, so that some must have it.
     """
 
     name: str
@@ -94,6 +95,8 @@ class Effect:
         The levels that maybe no record has, of a column.
     counted : (k,) of bool or None
         The places that some record is taken to have, which count in `spread`. None: all.
+    mass : (k,) or None
+        How much records say at each place, in proportion, where that was released; see `LevelNoise.mass`.
     """
 
     column: str
@@ -105,6 +108,7 @@ class Effect:
     sides: tuple[list[str], list[str]] | None = None
     may_be_empty: tuple[MayBeEmpty, ...] = ()
     counted: NDArray[np.bool_] | None = None
+    mass: Array | None = None
 
     @property
     def is_curve(self) -> bool:
@@ -194,7 +198,8 @@ def effects(
     noise = noise_of(model, schema, label, refits, noise)
     unit = unit_of_heights(model, schema)
     weights = unit * sign * np.atleast_2d(model.coef_)[row]
-    columns = [each for each in zip(schema.parts, level_contrasts(schema), strict=True) if each[0].name != constant]
+    reference = None if noise is None else noise.reference
+    columns = [each for each in zip(schema.parts, level_contrasts(schema, reference), strict=True) if each[0].name != constant]
     empties = _empties(model, schema, [contrasts for _, contrasts in columns], noise)
     found: list[Effect] = []
     for part, contrasts in columns:
@@ -271,8 +276,11 @@ def _empties(model: Any, schema: Schema, columns: Sequence[LevelContrasts], nois
     for feature, contrasts in features.items():
         width = contrasts.features.stop - contrasts.features.start
         alone = np.eye(width)[[feature - contrasts.features.start]]
-        own = None if noise is None else noise.deviations(alone, contrasts.features)[0]
-        held = own is not None and own < _HELD * inside * law.deviation
+        held = False
+        if noise is not None:
+            known = noise.present(contrasts.features)
+            own = noise.deviations(alone, contrasts.features)[0]
+            held = own < _HELD * inside * law.deviation if known is None else known[feature - contrasts.features.start]
         found[feature] = _Empty() if feature in joined else _Empty(reach, bool(held))
     return found
 
@@ -309,4 +317,15 @@ def _effect(
         sides=contrasts.sides,
         may_be_empty=tuple(levels),
         counted=~contrasts.may_be_empty,
+        mass=_mass(contrasts, noise),
     )
+
+
+def _mass(contrasts: LevelContrasts, noise: LevelNoise | None) -> Array | None:
+    """(k,) How much records say at each place of a curve or of categories; None where it is not known, and of others."""
+    known = None if noise is None else noise.mass(contrasts.features)
+    width = contrasts.features.stop - contrasts.features.start - (contrasts.missing is not None)
+    count = len(contrasts.places)
+    if known is None or contrasts.sides is not None or width < 2:
+        return None
+    return np.maximum(known[np.arange(count) % width], 0.0)  # the end of a cycle is its start

@@ -59,6 +59,8 @@ def effects_page(
         scale=scale,
         meaning=None if noise is None else noise.meaning,
         private=private,
+        compared=LevelNoise.compared if noise is None else noise.compared,
+        massed=any(effect.mass is not None for effect in found),
         one_in=round(1 / CHANCE),
         certificate=model.certificate_,
         curves=schema.curves,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from dperm._types import Array
@@ -23,6 +24,8 @@ class LevelNoise(ABC):
     coefficients w, be it from how they were released or from released curvature, states the standard deviation of vᵀw here.
     """
 
+    #: what heights are compared with, in words
+    compared: str = "compared with the average over the places shown"
     #: whether it is made from records without noise of its own, so that what shows it is for the data holder alone
     private: bool = False
 
@@ -38,6 +41,19 @@ class LevelNoise(ABC):
     def reach(self, chance: float) -> float:
         """How many standard deviations noise passes, on either side, with probability `chance`: here those of a normal law."""
         return -float(ndtri(chance / 2))
+
+    def reference(self, features: slice) -> Array | None:
+        """The weights (w,) of a column's features in the average that heights are compared with; None: as `level_contrasts` has
+        it."""
+        return None
+
+    def present(self, features: slice) -> NDArray[np.bool_] | None:
+        """(w,) Which features records are known to have; None where nothing is known of that."""
+        return None
+
+    def mass(self, features: slice) -> Array | None:
+        """(w,) How much records say at each feature, as it was released with noise; None where nothing was."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -62,6 +78,64 @@ class SphericalNoise(EqualNoise):
 
     def reach(self, chance: float) -> float:
         return self.law.reach(chance) / self.law.deviation
+
+
+class Contrasts(Protocol):
+    """The noise of contrasts between a model's p parameters from a released Hessian, as `dperm.inference` computes it."""
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """(p,) Which features records are known to have."""
+        ...
+
+    @property
+    def mass(self) -> Array:
+        """(p,) The diagonal of the released Hessian, 0 of features that are not present."""
+        ...
+
+    def deviations(self, contrasts: Array) -> Array:
+        """(m,) standard deviations of contrasts (m, p), in units of parameters."""
+        ...
+
+    def reference(self, features: slice) -> Array:
+        """(w,) weights of a column's features in an average over those that records have."""
+        ...
+
+
+@dataclass(frozen=True)
+class CurvatureNoise(LevelNoise):
+    """The noise of privacy by a released Hessian, of a model of two classes or of numbers whose target is `unit` times that
+    inside."""
+
+    contrasts: Contrasts
+    unit: float = 1.0
+    compared = "compared with the average over the levels that records have, by about how many have them"
+
+    @classmethod
+    def of(cls, model: Any, contrasts: Contrasts) -> CurvatureNoise:
+        """That of a fitted model, of which the contrasts were computed."""
+        return cls(contrasts, unit_of_coefficients(model))
+
+    @property
+    def meaning(self) -> str:
+        return (
+            "They cover the noise of privacy, not the choice of records (no sampling error). They follow from how many records "
+            "have each value, which was released with noise and paid for."
+        )
+
+    def deviations(self, vectors: Array, features: slice) -> Array:
+        table = np.zeros((len(vectors), len(self.contrasts.present)))
+        table[:, features] = vectors
+        return self.unit * self.contrasts.deviations(table)
+
+    def reference(self, features: slice) -> Array:
+        return self.contrasts.reference(features)
+
+    def present(self, features: slice) -> NDArray[np.bool_]:
+        return self.contrasts.present[features]
+
+    def mass(self, features: slice) -> Array:
+        return self.contrasts.mass[features]
 
 
 @dataclass(frozen=True)

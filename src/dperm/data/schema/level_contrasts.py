@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,10 +20,10 @@ MISSING = "missing"
 class LevelContrasts:
     """The levels of a column, and for each the vector v of which vᵀw, w the model's coefficients of `features`, is its height.
 
-    A height is what the level adds to a prediction beyond the average of the column's levels. In that average are the knots of a
-    number, the ends of a straight line, or the categories that the schema names. The levels "(other)" and "missing" are not in
-    it: maybe no record has them, and their noise would then be in the heights of all others. Of the cells of a pair of columns
-    those are left out of the average that belong to such a level of either column.
+    A height is what the level adds to a prediction beyond the average of the column's levels. In that average are, all alike, the
+    knots of a number, the ends of a straight line, or the categories that the schema names. The levels "(other)" and "missing" are
+    not in it: maybe no record has them, and their noise would then be in the heights of all others. Of the cells of a pair of
+    columns those are left out of the average that belong to such a level of either column.
 
     Attributes
     ----------
@@ -36,7 +36,8 @@ class LevelContrasts:
     vectors : (k, w)
         The contrast of each place, already divided by what features are divided by (`Schema.divisor`).
     average : (w,)
-        The average that each contrast is compared with: −averageᵀw is the height that a level has where its coefficient is 0.
+        The average that each contrast is compared with, as its weights of the features: −averageᵀw is the height that a level has
+        where its coefficient is 0.
     may_be_empty : (k,) of bool
         Which places maybe no record has.
     missing : (w,) or None
@@ -54,17 +55,28 @@ class LevelContrasts:
     missing: Array | None = None
     sides: tuple[list[str], list[str]] | None = None
 
+    def compared_with(self, average: Array) -> LevelContrasts:
+        """The same levels beside another average (w,)."""
+        moved = self.average - average
+        missing = None if self.missing is None else self.missing + moved
+        return replace(self, vectors=self.vectors + moved, average=average, missing=missing)
 
-def level_contrasts(schema: Schema) -> Iterator[LevelContrasts]:
+
+def level_contrasts(schema: Schema, reference: Callable[[slice], Array | None] | None = None) -> Iterator[LevelContrasts]:
     """Yield the levels of each column that features are made of, in the schema's order, then those of its pairs.
 
-    The vectors of two levels may be subtracted: v₁ − v₂ is the contrast between them.
+    The vectors of two levels may be subtracted: v₁ − v₂ is the contrast between them. `reference(features)` gives the
+    weights (w,) of a column's features in another average, which add up to 1, or None. A straight line has no levels to be
+    averaged, and keeps its middle.
     """
     at, encoding = 0, schema.encoding
     for part in schema.parts:
         features = slice(at, at + part.width(encoding))
         at = features.stop
         made = (_of_pair if isinstance(part, Pair) else _of_column)(part, encoding, features)  # pyright: ignore[reportArgumentType]
+        weights = None if reference is None else reference(features)
+        if weights is not None and (schema.curves or (isinstance(part, Column) and part.type == "category")):
+            made = made.compared_with(weights)
         missing = None if made.missing is None else made.missing / schema.divisor
         yield replace(made, vectors=made.vectors / schema.divisor, average=made.average / schema.divisor, missing=missing)
 
