@@ -20,8 +20,8 @@ MISSING = "missing"
 class LevelContrasts:
     """The levels of a column, and for each the vector v of which vᵀw, w the model's coefficients of `features`, is its height.
 
-    A height is what the level adds to a prediction beyond the average of the column's levels. In that average are, all alike, the
-    knots of a number, the ends of a straight line, or the categories that the schema names. The levels "(other)" and "missing" are
+    A height is what the level adds to a prediction beyond the average of the levels of its column. In that are, all alike, the
+    knots of a number, the ends of a straight line, or the categories that the schema names. "(other)" and "missing" are
     not in it: maybe no record has them, and their noise would then be in the heights of all others. Of the cells of a pair of
     columns those are left out of the average that belong to such a level of either column.
 
