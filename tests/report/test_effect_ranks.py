@@ -15,7 +15,7 @@ from dperm.estimators import DPLogisticRegression, DPRidge
 from dperm.mechanisms import Objective, Output
 from dperm.report.effect_values import CHANCE, Effect, MayBeEmpty, deviations_for, noise_of, ranked
 from dperm.report.effects import effects, effects_page, plot_effects
-from dperm.report.level_noise import EqualNoise, LevelNoise
+from dperm.report.level_noise import CurvatureNoise, EqualNoise, LevelNoise
 from dperm.report.refits import Refits
 
 SEX = Column("sex", "category", categories=("f", "m"), other=True)
@@ -137,6 +137,43 @@ def test_noise_can_be_stated_by_whoever_knows_it() -> None:
     assert amounts.noise == pytest.approx(500 * np.sqrt(0.8) / regression.divisor)
     with pytest.raises(ValueError, match="refits or noise"):
         effects(model, SCHEMA, refits=Refits.of(model, _people(400), 2), noise=Known())
+
+
+class _Contrasts:
+    """What a released Hessian says: records have all levels but two of "missing" and the others of sex."""
+
+    present = np.ones(SCHEMA.dimension + 1, dtype=bool)
+    present[[2, 3, 13]] = False  # sex=(other), sex missing, age missing
+    mass = np.where(present, np.arange(1.0, SCHEMA.dimension + 2), 0.0)
+
+    def deviations(self, contrasts: Any) -> Any:
+        return np.linalg.norm(np.where(self.present, contrasts, 10 * contrasts), axis=1)
+
+    def reference(self, features: slice) -> Any:
+        return self.mass[features] / self.mass[features].sum()
+
+
+def test_a_released_hessian_says_which_levels_records_have() -> None:
+    assert [SCHEMA.features[place] for place in (2, 3, 13)] == ["sex=(other)", "sex missing", "age missing"]
+    model, noise = _trained(_people(400), 0), CurvatureNoise(_Contrasts(), 2.0)
+    found = effects(model, SCHEMA, noise=noise)
+    assert [[level.held for level in effect.may_be_empty] for effect in found] == [[False, False], [True, True], [False]]
+    weights = model.coef_[0] / SCHEMA.divisor
+    for effect, features in zip(found, (slice(0, 4), slice(4, 8), slice(8, 14)), strict=True):
+        average = noise.reference(features) @ weights[features]
+        assert effect.heights == pytest.approx(weights[features][: len(effect.heights)] - average)
+        assert effect.missing == pytest.approx(weights[features][-1] - average)
+        assert effect.mass == pytest.approx(_Contrasts.mass[features][: len(effect.heights)])
+    # among the levels of sex that records have the noise of the others is not, and theirs is ten times as large
+    alone = np.array([1.0, 0, 0, 0]) - noise.reference(slice(0, 4))
+    assert found[0].noise is not None
+    assert found[0].noise[0] == pytest.approx(2 * np.linalg.norm(alone) / SCHEMA.divisor)
+    assert found[0].noise[2] > 10 * 2 / SCHEMA.divisor
+    page = effects_page(model, SCHEMA, noise=noise)
+    assert "by about how many have them" in page
+    assert "Grey areas below curves" in page
+    assert "Grey areas" not in effects_page(model, SCHEMA)
+    assert CurvatureNoise.of(model, _Contrasts()).unit == 1.0
 
 
 def _effect(heights: list[float], noise: float | None, **given: Any) -> Effect:

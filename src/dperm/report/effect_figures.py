@@ -279,8 +279,9 @@ def _draw_bars(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, flo
         if level.judged and level.noise is not None:
             ends = [scale.within(level.height + side * scale.deviations * level.noise) for side in (-1, 1)]
             axes.plot(ends, [at, at], color=INK, linewidth=0.8)
-        said = "" if level.judged else ", within noise" if level.reach is not None else ", maybe noise"
-        _number(axes, level.height, at, scale.heights.said(level.height) + said, scale)
+        if not (level.judged and level.noise is not None):  # a band stands there
+            said = "" if level.judged else ", within noise" if level.reach is not None else ", maybe noise"
+            _number(axes, level.height, at, scale.heights.said(level.height) + said, scale)
         told.append((axes, scale.within(level.height), at, told_of_empty(level, scale)))
         rows, names = [at, *rows], [level.name, *names]
     axes.set_yticks(rows, [_wrapped(name, _NAME, _NAME_LINES) or " " for name in names], fontsize=_SMALL)

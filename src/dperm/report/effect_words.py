@@ -45,7 +45,7 @@ class Heights:
         if self.kind == "factor":
             return f"× {math.exp(min(height, 700.0)):.{_DIGITS}g}"
         if self.kind == "points":
-            return f"{height:+.2f}"
+            return f"{round(height, 2) + 0.0:+.2f}"  # 0 has no minus
         return signed(height)
 
     def level(self, total: float) -> str:
