@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,13 +61,7 @@ class WithoutRecords:
         check.fraction("chance", chance)
         if self.dimension is None:
             return -self.scale * float(ndtri(chance / 2))
-        dimension = self.dimension
-        if dimension == 1:
-            return -self.scale * math.log(chance)
-        highest = 2.0  # grows until less than `chance` lies beyond
-        while _beyond(highest, dimension) > chance:
-            highest *= 2
-        return self.scale * float(brentq(lambda far: _beyond(far, dimension) - chance, 0.0, highest, rtol=1e-10))
+        return self.scale * _reach(self.dimension, chance)
 
     def to_dict(self) -> dict[str, Any]:
         """The law as JSON has it, for a trace."""
@@ -82,6 +77,17 @@ class WithoutRecords:
             raise ValueError(f"Expected {ENTRY} of a trace as its scale and dimension, got {stated!r}.")
         with foreign(f"Expected {ENTRY} of a trace as numbers"):
             return cls(**stated)
+
+
+@functools.lru_cache(maxsize=64)
+def _reach(dimension: int, chance: float) -> float:
+    """The distance that a coordinate of a vector of density ∝ exp(−‖b‖) in p dimensions exceeds with probability `chance`."""
+    if dimension == 1:
+        return -math.log(chance)
+    highest = 2.0  # grows until less than `chance` lies beyond
+    while _beyond(highest, dimension) > chance:
+        highest *= 2
+    return float(brentq(lambda far: _beyond(far, dimension) - chance, 0.0, highest, rtol=1e-10))
 
 
 def _beyond(far: float, dimension: int) -> float:
