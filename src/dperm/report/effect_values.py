@@ -298,7 +298,7 @@ def _effect(
     """An effect by the column's own weights, in the units of heights."""
     vectors = contrasts.vectors if contrasts.missing is None else np.vstack([contrasts.vectors, contrasts.missing])
     heights = vectors @ weights
-    spread = None if noise is None else unit * noise.deviations(vectors, contrasts.features)
+    spread = None if noise is None else unit * _admitted(noise, vectors, contrasts)
     count, start = len(contrasts.places), contrasts.features.start
     without = -float(contrasts.average @ weights)
     levels: list[MayBeEmpty] = []
@@ -319,6 +319,17 @@ def _effect(
         counted=~contrasts.may_be_empty,
         mass=_mass(contrasts, noise),
     )
+
+
+def _admitted(noise: LevelNoise, vectors: Array, contrasts: LevelContrasts) -> Array:
+    """The standard deviations of these contrasts (k,). ValueError for what are none: they may come from anybody."""
+    found = np.asarray(noise.deviations(vectors, contrasts.features), dtype=np.float64)
+    if found.shape != (len(vectors),) or not (np.isfinite(found) & (found >= 0)).all():
+        raise ValueError(
+            f"Expected {len(vectors)} finite standard deviations of 0 or more for {contrasts.name!r} from {type(noise).__name__}"
+            f", got {found.tolist() if found.ndim < 2 else found.shape}."
+        )
+    return found
 
 
 def _mass(contrasts: LevelContrasts, noise: LevelNoise | None) -> Array | None:
