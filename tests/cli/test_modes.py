@@ -40,6 +40,7 @@ def test_what_depends_on_rows_is_its_owners(tmp_path: Path) -> None:
         (("predict", model, table, "-o"), tmp_path / "p.csv", PRIVATE),
         (("effects", model, "-o"), tmp_path / "e.html", PUBLIC),
         (("effects", model, "--records", table, "--refits", 3, "-o"), tmp_path / "pe.html", PRIVATE),
+        (("effects", model, "--row", f"{table}:2", "-o"), tmp_path / "x.html", PRIVATE),
         (("influence", table, "--schema", schema, "-o"), tmp_path / "i.html", PRIVATE),
         (("card", model, "-o"), tmp_path / "c.html", PUBLIC),
         (("audit", model, "--trials", 20, "-o"), tmp_path / "a.json", PUBLIC),

@@ -105,6 +105,7 @@ def test_names_of_others_reach_no_terminal(table: Path, tmp_path: Path, monkeypa
         ("predict", model, table, "-o", out),
         ("evaluate", model, table, "--test-data", "private", "--by", f"c{HOSTILE}"),
         ("effects", model, "-o", out),
+        ("effects", model, "--row", f"{table}:1", "-o", out),
         ("influence", table, "--schema", schema, "-o", out),
         ("card", model, "-o", out),
         ("card", model, "-o", out, "--json"),

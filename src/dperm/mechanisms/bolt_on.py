@@ -16,6 +16,7 @@ from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.extremes import Extreme, across_a_third_class, pulled_along
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.output import OutputPerturbation
+from dperm.mechanisms.without_records import ENTRY, WithoutRecords
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.constraints import project_l2_ball
 from dperm.privacy import Event, Gaussian, PureDP, Relation
@@ -100,11 +101,12 @@ class BoltOnPerturbation(Mechanism):
         sensitivity = self.sensitivity(objective.facts, len(records))
         if self.pure_epsilon is not None:
             theta = channel.release(theta, PureNoise(sensitivity, self.pure_epsilon, what="last iterate"))
-            return theta, {"sensitivity": sensitivity}
+            alone = WithoutRecords(sensitivity / self.pure_epsilon, objective.dimension)
+            return theta, {"sensitivity": sensitivity, ENTRY: alone.to_dict()}
         assert self.noise_multiplier is not None
         noise_std = self.noise_multiplier * sensitivity
         theta = channel.release(theta, GaussianNoise(sensitivity, self.noise_multiplier, what="last iterate"))
-        return theta, {"sensitivity": sensitivity, "noise_std": noise_std}
+        return theta, {"sensitivity": sensitivity, "noise_std": noise_std, ENTRY: WithoutRecords(noise_std).to_dict()}
 
     def _order(self, records: int) -> Iterator[NDArray[np.intp]]:
         """Batches of each pass's order: pseudo-random, and public."""

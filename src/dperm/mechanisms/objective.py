@@ -17,6 +17,7 @@ from dperm.mechanisms.extremes import Extreme, curved, steep
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.tuning import OBJECTIVE_RULE, USUAL_MARGIN, objective_strong_convexity, with_margin, with_roughness
+from dperm.mechanisms.without_records import ENTRY, WithoutRecords
 from dperm.objectives import LinearObjective, Logistic, PublicFacts, Records, RegularisedSum, Task
 from dperm.privacy import Assumption, Composed, Event, Gaussian, ObjectivePerturbationEvent, Relation, SelfComposed, calibrate
 from dperm.privacy.accountants.gaussian import gaussian_mu
@@ -123,10 +124,12 @@ class ObjectivePerturbation(Mechanism):
         solution = solve(objective, records, linear, tolerance, self.noise_std)
         sensitivity = 2 * tolerance / self.strong_convexity
         theta = channel.release(solution.theta, GaussianNoise(sensitivity, self.output_multiplier, what="error of the solver"))
+        second = self.output_multiplier * sensitivity
         return theta, {
             "noise_std": self.noise_std,
-            "output_noise_std": self.output_multiplier * sensitivity,
+            "output_noise_std": second,
             "strong_convexity": self.strong_convexity,
+            ENTRY: WithoutRecords(math.hypot(self.noise_std / self.strong_convexity, second)).to_dict(),
         }
 
     grouped = True

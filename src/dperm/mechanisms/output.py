@@ -16,6 +16,7 @@ from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.noisy_size import NoisySize
 from dperm.mechanisms.tuning import OUTPUT_RULE, output_strong_convexity, with_roughness
+from dperm.mechanisms.without_records import ENTRY, WithoutRecords
 from dperm.objectives import LinearObjective, PublicFacts, Records, Task
 from dperm.privacy import Assumption, Composed, Event, Gaussian, PureDP, Relation, SelfComposed, calibrate
 from dperm.privacy.certificates import assumptions as statements
@@ -105,10 +106,12 @@ class OutputPerturbation(Mechanism):
         sensitivity = self.sensitivity(objective.facts)
         if self.pure_epsilon is not None:
             theta = channel.release(solution.theta, PureNoise(sensitivity, self.pure_epsilon, what="minimiser"))
-            return theta, {"sensitivity": sensitivity}
+            alone = WithoutRecords(sensitivity / self.pure_epsilon, objective.dimension)
+            return theta, {"sensitivity": sensitivity, ENTRY: alone.to_dict()}
         assert self.noise_multiplier is not None
         theta = channel.release(solution.theta, GaussianNoise(sensitivity, self.noise_multiplier, what="minimiser"))
-        return theta, {"sensitivity": sensitivity, "noise_std": self.noise_multiplier * sensitivity}
+        noise_std = self.noise_multiplier * sensitivity
+        return theta, {"sensitivity": sensitivity, "noise_std": noise_std, ENTRY: WithoutRecords(noise_std).to_dict()}
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
         return (statements.solver(self.residual(facts), facts.size_limit),)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import html
-import io
 import math
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -13,13 +10,17 @@ from typing import Any, cast
 import numpy as np
 
 from dperm._extras import needed
-from dperm._json import on_one_line
 from dperm._rounding import upward
 from dperm.audit import AuditResult
 from dperm.audit.figures import draw_curve
 from dperm.privacy import Certificate
 from dperm.privacy.events import released_leaves
 from dperm.report.candidates import CANDIDATES, DEFAULT, REFERENCES
+from dperm.report.figure_style import COLOURS as _COLOURS
+from dperm.report.figure_style import INK as _INK
+from dperm.report.figure_style import STYLE as _STYLE
+from dperm.report.figure_style import as_svg as _svg
+from dperm.report.figure_style import words as _words
 from dperm.report.study import Cell, StudyResult
 from dperm.utility import ChosenEpsilon, MeasuredExcess, UtilityCurve
 from dperm.utility.choose import Metric
@@ -31,12 +32,6 @@ with needed("matplotlib", "A figure"):
     from matplotlib.lines import Line2D
     from matplotlib.ticker import NullFormatter
 
-_INK = "#123456"  # replaced by currentColor in the SVG
-#: Okabe & Ito's palette, and four of Tol's: told apart by the colour-blind and legible on white and on near-black.
-_COLOURS = (
-    *("#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#0072B2", "#8c8c8c", "#B8A800"),
-    *("#AA4466", "#44AA99", "#7766CC", "#999933"),
-)
 _MARKERS = ("s", "v", "o", "D", "^", "P", "X", "*", "<", ">", "h", "d")
 
 
@@ -56,31 +51,6 @@ def _look(key: str) -> dict[str, Any]:
 
 _ROUND = tuple(digit * 10.0**power for power in range(-4, 4) for digit in (1, 3))  # ticks along ε
 _DOTS = 5_000  # at most, in one picture
-_MOST_BARS = 12  # of categories
-
-_STYLE: dict[str, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "dperm",
-    "font.family": "sans-serif",
-    "font.size": 11,
-    "text.color": _INK,
-    "axes.labelcolor": _INK,
-    "axes.edgecolor": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": _INK,
-    "grid.alpha": 0.15,
-    "grid.linewidth": 0.7,
-    "legend.frameon": False,
-}
-
-
-def _words(name: str) -> str:
-    """A name of others as a figure shows it: on one line, and no dollar in it begins a formula."""
-    return on_one_line(name).replace("$", r"\$")
 
 
 @contextmanager
@@ -88,23 +58,6 @@ def _axes(width: float = 6.6, height: float = 3.9) -> Iterator[tuple[Figure, Any
     with matplotlib.rc_context(cast(Any, _STYLE)):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure, figure.subplots()
-
-
-def _svg(figure: Figure, title: str) -> str:
-    """Inline SVG without fixed size, labelled for screen readers."""
-    buffer = io.StringIO()
-    with matplotlib.rc_context(cast(Any, _STYLE)):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :].replace(_INK, "currentColor").replace(_INK.lower(), "currentColor")
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
-    labelled = f' role="img" aria-label="{html.escape(on_one_line(title))}"'  # names of data sets may be anything
-    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', lambda found: found[1] + labelled, text, count=1)
-    # ids repeat between figures of one page: make them local
-    salt = f"f{abs(hash((title, len(text)))) % 10**8}"
-    text = re.sub(r'id="([^"]+)"', rf'id="{salt}-\1"', text)
-    return re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{salt}-", text)
 
 
 def _epsilon_axis(axes: Any, epsilons: tuple[float, ...]) -> None:
@@ -402,85 +355,3 @@ def curve_figure(result: AuditResult) -> str:
     with _axes(5.2, 4.0) as (figure, axes):
         draw_curve(axes, result)
         return _svg(figure, f"{result.attack}: true against false positives")
-
-
-def effects_figure(found: Sequence[Any], *, private: bool = False) -> str:
-    """A small picture for each column of an additive model, all on one scale; see `dperm.report.effects.Effect`. `private`: it
-    says so in itself."""
-    across = min(3, len(found))
-    down = -(-len(found) // across)
-    bands = [0.0 if effect.noise is None else 2 * effect.noise for effect in found]
-    low = min(float((effect.heights - band).min()) for effect, band in zip(found, bands, strict=True))
-    high = max(float((effect.heights + band).max()) for effect, band in zip(found, bands, strict=True))
-    room = 0.06 * (high - low) or 1.0
-    style: dict[Any, Any] = {**_STYLE, "font.size": 9}
-    with matplotlib.rc_context(style):
-        figure = Figure(figsize=(3.4 * across, 2.5 * down), layout="constrained")
-        for place, effect in enumerate(found):
-            axes = figure.add_subplot(down, across, place + 1)
-            if effect.sides is not None:
-                _draw_surface(axes, effect, max(-low, high))
-            elif effect.is_curve:
-                _draw_curve(axes, effect)
-                axes.set_ylim(low - room, high + room)
-            else:
-                _draw_bars(axes, effect)
-                axes.set_xlim(low - room, high + room)
-            axes.set_title(_words(effect.column), fontsize=10, loc="left")
-        if private:
-            figure.suptitle("PRIVATE: for the data holder alone", fontsize=9, x=0.99, ha="right")
-        return _svg(figure, f"effects of {len(found)} columns")
-
-
-def _draw_curve(axes: Any, effect: Any) -> None:
-    places, heights = np.array(effect.places, dtype=np.float64), effect.heights
-    if effect.noise is not None:
-        axes.fill_between(
-            places, heights - 2 * effect.noise, heights + 2 * effect.noise, color=_COLOURS[5], alpha=0.2, linewidth=0
-        )
-    axes.plot(places, heights, color=_COLOURS[5], linewidth=1.6)
-    axes.axhline(0.0, color=_INK, linewidth=0.6, alpha=0.5)
-    if effect.missing is not None:
-        axes.axhline(effect.missing, color=_COLOURS[4], linewidth=1, linestyle=":", label="missing")
-        axes.legend(frameon=False, fontsize=8)
-    if effect.log:
-        axes.set_xscale("symlog" if places[0] == 0 else "log", **({"linthresh": 1.0} if places[0] == 0 else {}))
-        lowest = 0 if places[0] == 0 else math.ceil(math.log10(places[0]))
-        powers = range(lowest, math.floor(math.log10(places[-1])) + 1)
-        ticks = [10.0**power for power in powers[:: 1 + len(powers) // 4]]
-        axes.set_xticks([0.0, *ticks] if places[0] == 0 else ticks)
-        axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlim(places[0], places[-1])
-
-
-def _draw_surface(axes: Any, effect: Any, most: float) -> None:
-    """The first column upwards, the second across; violet speaks for, orange against."""
-    first, second = ([_short(name) for name in side] for side in effect.sides)
-    heights = effect.heights.reshape(len(first), len(second))
-    drawn = axes.imshow(heights, cmap="PuOr", vmin=-most, vmax=most, aspect="auto", origin="lower")
-    rows, columns = (range(0, len(side), 1 + (len(side) - 1) // 8) for side in (first, second))
-    axes.set_yticks(rows, [first[place] for place in rows], fontsize=7)
-    axes.set_xticks(columns, [second[place] for place in columns], fontsize=7, rotation=45, ha="right")
-    axes.grid(False)
-    axes.figure.colorbar(drawn, ax=axes, shrink=0.85).ax.tick_params(labelsize=7)
-
-
-def _short(feature: str) -> str:
-    """What a feature's name says beside its column's."""
-    return "missing" if feature.endswith(" missing") else _words(feature.split("≈")[-1].split("=")[-1][:12])
-
-
-def _draw_bars(axes: Any, effect: Any) -> None:
-    heights, names = list(effect.heights), list(effect.places)
-    order = np.argsort(heights)
-    if len(names) > _MOST_BARS:  # the ends tell
-        order = np.concatenate([order[: _MOST_BARS // 2], order[-_MOST_BARS // 2 :]])
-    names, heights = [names[place] for place in order], [heights[place] for place in order]
-    if effect.missing is not None:
-        names, heights = ["missing", *names], [effect.missing, *heights]
-    error = None if effect.noise is None else [2 * effect.noise[place] for place in order]
-    if error is not None and effect.missing is not None:
-        error = [0.0, *error]  # of a missing value's own nothing is said
-    axes.barh(range(len(names)), heights, xerr=error, color=_COLOURS[1], ecolor=_INK, error_kw={"linewidth": 0.8})
-    axes.set_yticks(range(len(names)), [_words(name if len(name) <= 18 else name[:17] + "…") for name in names], fontsize=7)
-    axes.axvline(0.0, color=_INK, linewidth=0.6, alpha=0.5)
