@@ -177,7 +177,7 @@ def test_refusals_are_made_before_a_charge() -> None:
 def test_what_is_too_noisy_has_no_standard_errors() -> None:
     rows, targets = classified(300)
     model = logistic(300).fit(rows, targets)
-    with pytest.raises(ValueError, match="too large beside it"):
+    with pytest.raises(ValueError, match="the noise of the release hides such features"):
         coefficient_intervals(model, release_derivatives(model, rows, targets, epsilon=0.1))
     released = release_derivatives(model, rows, targets, epsilon=HUGE, delta=0.5, spread="noise")
     with pytest.raises(ValueError, match="only the noise"):

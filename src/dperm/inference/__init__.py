@@ -5,7 +5,7 @@ What these are computed from is one more release, which is charged; all that is 
 """
 
 from dperm.inference.contrast_noise import ContrastNoise
-from dperm.inference.intervals import Interval, coefficient_intervals, contrast_intervals
+from dperm.inference.intervals import Interval, coefficient_intervals, contrast_intervals, estimable
 from dperm.inference.parameter_noise import ParameterNoise
 from dperm.inference.released_derivatives import ReleasedDerivatives, release_derivatives
 
@@ -16,5 +16,6 @@ __all__ = [
     "ReleasedDerivatives",
     "coefficient_intervals",
     "contrast_intervals",
+    "estimable",
     "release_derivatives",
 ]

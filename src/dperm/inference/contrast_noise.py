@@ -31,8 +31,6 @@ from dperm.inference.intervals import rows_basis
 from dperm.inference.parameter_noise import ParameterNoise
 from dperm.inference.released_derivatives import ReleasedDerivatives
 
-_PRESENT = 3.0  # standard deviations of the noise above zero
-
 
 @dataclass(frozen=True, eq=False)
 class ContrastNoise:
@@ -65,12 +63,9 @@ class ContrastNoise:
         released.refuse_other(model)
         law = ParameterNoise.of(model)
         diagonal = np.diagonal(released.hessian)
-        present = diagonal > _PRESENT * released.hessian_std
-        if model.objective_.intercept_scale:
-            present[-1] = True
+        present = released.present(model)
         kept = np.flatnonzero(present)
-        inside = None if never is None else np.atleast_2d(np.asarray(never, dtype=np.float64))[:, kept]
-        basis = rows_basis(len(kept), inside)
+        basis = rows_basis(model, released, never)[kept]
         values, vectors = np.linalg.eigh(basis.T @ released.hessian[np.ix_(kept, kept)] @ basis)
         lowered = np.maximum(values - released.hessian_std * np.sqrt(2 * len(values)), 0.0)
         vectors = basis @ vectors

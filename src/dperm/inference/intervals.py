@@ -18,7 +18,8 @@ which adds F⁻¹(τ²/2)(‖u‖²I + uuᵀ)F⁻¹ to the variance. Where F's l
 nor for losses other than the squared one where u is long: there the intervals are refused.
 
 Where the features of a column add up to the same for each row, rows have no component in some direction. Only what is estimable
-without that direction has an interval. docs/standard-errors.md has the coverage.
+without that direction has an interval. Features that the noise hides, because few records have them, are left out.
+docs/standard-errors.md has the coverage.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.stats import norm
 
 from dperm import _validate as check
 from dperm._types import Array
 from dperm.inference.parameter_noise import ParameterNoise
-from dperm.inference.released_derivatives import ReleasedDerivatives
+from dperm.inference.released_derivatives import HIDDEN, ReleasedDerivatives
 from dperm.objectives import Squared
 
 _ABOVE_NOISE = 4.0  # F's least eigenvalue ÷ the largest that the noise has
@@ -107,21 +108,23 @@ def contrast_intervals(
     """An interval for each sum cᵀθ of parameters, of `contrasts` (m, p), in the units of the target.
 
     The last parameter is that of the intercept, where there is one: it is multiplied by the objective's `intercept_scale`.
-    `never` (k, p) are directions in which no row has a component, from public facts: `Schema.never_seen` has those of a schema.
-    ValueError as
-    for `coefficient_intervals`, and for a contrast in such a direction.
+    `never` (k, p) are directions in which no row, or hardly any, has a component, from public facts: `constant_sums` has those of
+    a schema. They are left out unless the release shows that rows have them. ValueError as for `coefficient_intervals`, and for
+    contrasts that are not `estimable`.
     """
     check.fraction("level", level)
     table = np.atleast_2d(np.asarray(contrasts, dtype=np.float64))
     if table.shape != (len(names), len(released.theta)):
         raise ValueError(f"Expected contrasts ({len(names)}, {len(released.theta)}), one a name, got {table.shape}.")
+    told = estimable(model, released, table, never=never)
+    if not told.all():
+        raise ValueError(
+            f"Expected contrasts that rows tell apart, got {', '.join(np.asarray(names)[~told][:5])}: the noise of the release "
+            "hides such features, because few records have them or its epsilon is small; or they always add up to the same, so "
+            "that only differences can be estimated."
+        )
     estimate, covariance, basis = _estimated(model, released, never)
     inside = table @ basis
-    if (np.linalg.norm(table - inside @ basis.T, axis=1) > _NEARLY * np.linalg.norm(table, axis=1)).any():
-        raise ValueError(
-            "Expected contrasts that rows tell apart: of features that always add up to the same, only differences can be "
-            "estimated."
-        )
     unit, middle = target_unit(model)
     values = unit * (inside @ estimate)
     if middle and model.objective_.intercept_scale:
@@ -139,12 +142,32 @@ def target_unit(model: Any) -> tuple[float, float]:
     return model.target_unit() if hasattr(model, "target_unit") else (1.0, 0.0)
 
 
-def rows_basis(size: int, never: ArrayLike | None) -> Array:
-    """(p, r) an orthonormal basis of the directions that rows may have."""
-    if never is None or not np.size(never):
-        return np.eye(size)
-    _, values, right = np.linalg.svd(np.atleast_2d(np.asarray(never, dtype=np.float64)))
-    return right[int((values > values[0] * 1e-9).sum()) :].T
+def rows_basis(model: Any, released: ReleasedDerivatives, never: ArrayLike | None) -> Array:
+    """(p, r) an orthonormal basis of the directions that rows have, among those of present features: without the directions
+    `never` (k, p) in which the release does not show any."""
+    present = released.present(model)
+    kept = np.flatnonzero(present)
+    identity = np.eye(len(present))[:, kept]
+    inside = np.zeros((0, len(kept))) if never is None else np.atleast_2d(np.asarray(never, dtype=np.float64))[:, kept]
+    inside = inside[inside.any(axis=1)]
+    inside /= np.linalg.norm(inside, axis=1, keepdims=True)
+    shown = np.einsum("ij,jk,ik->i", inside, released.hessian[np.ix_(kept, kept)], inside)
+    inside = inside[shown <= HIDDEN * released.hessian_std]
+    if not inside.any():
+        return identity
+    _, values, right = np.linalg.svd(inside)
+    return identity @ right[int((values > values[0] * 1e-9).sum()) :].T
+
+
+def estimable(
+    model: Any, released: ReleasedDerivatives, contrasts: ArrayLike, *, never: ArrayLike | None = None
+) -> NDArray[np.bool_]:
+    """(m,) which of the contrasts (m, p) rows tell apart, so that they have intervals: those of features that so many records
+    have that the release shows it, and that do not lie in a direction without rows."""
+    table = np.atleast_2d(np.asarray(contrasts, dtype=np.float64))
+    basis = rows_basis(model, released, never)
+    left_out = np.linalg.norm(table - table @ basis @ basis.T, axis=1)
+    return left_out <= _NEARLY * np.linalg.norm(table, axis=1)
 
 
 def _estimated(model: Any, released: ReleasedDerivatives, never: ArrayLike | None) -> tuple[Array, Array, Array]:
@@ -152,7 +175,7 @@ def _estimated(model: Any, released: ReleasedDerivatives, never: ArrayLike | Non
     released.refuse_other(model)
     if released.spread == "noise":
         raise ValueError('Expected derivatives released with spread="model" or "robust": of "noise" only the noise is known.')
-    basis = rows_basis(len(released.theta), never)
+    basis = rows_basis(model, released, never)
     curvature = basis.T @ released.hessian @ basis
     size, std = len(curvature), released.hessian_std
     least, asked = float(np.linalg.eigvalsh(curvature)[0]), _ABOVE_NOISE * std * np.sqrt(2 * size)
@@ -160,7 +183,7 @@ def _estimated(model: Any, released: ReleasedDerivatives, never: ArrayLike | Non
         raise ValueError(
             "The noise of the released Hessian is too large beside it for standard errors: its least eigenvalue is "
             f"{least:.3g}, and {asked:.3g} is asked for. More records, a larger epsilon for it, or fewer features are needed; "
-            "leave out features and levels that no or few records have."
+            "leave out features and levels that few records have."
         )
     inverse = np.linalg.inv(curvature)
     inner = _gradient_variance(released, basis, curvature)

@@ -19,6 +19,7 @@ from dperm.objectives import LinearObjective, Logistic, Squared
 from dperm.privacy import Assumption, Certificate
 from dperm.release import Channel
 
+HIDDEN = 3.0  # standard deviations of the noise: up to them an entry of the Hessian cannot be told from 0
 _SPREADS = ("noise", "model", "robust")
 _NOTHING_CLIPPED = Assumption(
     "No row was longer than data_norm and no target outside its range: coefficients are those of the records as they are.",
@@ -103,6 +104,14 @@ class ReleasedDerivatives:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"Expected released derivatives, as ReleasedDerivatives.to_dict gives them: {error}.") from None
+
+    def present(self, model: Any) -> NDArray[np.bool_]:
+        """(p,) whether so many records have a feature that it can be told from one that nobody has: its entry on the Hessian's
+        diagonal is more than three standard deviations of the noise. The constant feature always is."""
+        found = np.diagonal(self.hessian) > HIDDEN * self.hessian_std
+        if model.objective_.intercept_scale:
+            found[-1] = True
+        return found
 
     def refuse_other(self, model: Any) -> None:
         """ValueError where these were not released at the parameters of this fitted model."""

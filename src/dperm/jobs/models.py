@@ -38,6 +38,9 @@ class ModelOptions(BudgetOptions):
         "Of --mechanism gradient: poisson, importance, full, balls_and_bins, truncated_poisson, fixed_size, cyclic_poisson, "
         "fixed_order, reshuffled or rows.",
     ] = None
+    margin: Annotated[
+        float | None, "Of --mechanism objective: 0 makes coefficients log-odds, which have standard errors [default: 2]."
+    ] = None
     relation: Relation = "add_or_remove_one"
     curves: Annotated[
         int | None, "Knots of the curve that each number of a schema gets; 0: a line [default: by --public-size, ε and columns]."
@@ -107,6 +110,8 @@ class Kind:
             raise ValueError(f"Expected --mechanism gradient with --sampling {asked.sampling}: other mechanisms draw no batches.")
         if asked.quantile is not None:
             raise ValueError(f"Expected --model quantile with --quantile, got --model {self.name}.")
+        if asked.margin is not None and (self.name != "logistic" or asked.mechanism not in ("auto", "objective")):
+            raise ValueError("Expected --model logistic by --mechanism objective with --margin: it is that of the logistic loss.")
 
     def declared(self, schema: Schema) -> Schema:
         """The schema by which this kind sees its target. ValueError for a target that it cannot learn."""
@@ -125,15 +130,20 @@ class Kind:
 
     def estimator(self, dataset: Dataset, asked: ModelOptions) -> Any:
         """The estimator that is to be fitted. ValueError for data that this kind cannot learn from."""
-        from dperm.mechanisms import Gradient
+        from dperm.mechanisms import Gradient, Objective
 
+        mechanism: Any = asked.mechanism
+        if asked.sampling is not None:
+            mechanism = Gradient(sampling=asked.sampling)
+        elif asked.margin is not None:
+            mechanism = Objective(margin=asked.margin)
         options = {
             "epsilon": asked.budget(),
             "delta": asked.delta,
             "relation": asked.relation,
             "public_size": asked.public_size,
             "label": dataset.name,
-            "mechanism": asked.mechanism if asked.sampling is None else Gradient(sampling=asked.sampling),
+            "mechanism": mechanism,
             **({} if dataset.groups is None else {"max_rows_per_unit": dataset.unit.max_rows}),
             **self.own_options(dataset, asked),
         }
@@ -228,6 +238,8 @@ class _Network(Kind):
         _widths(asked.hidden)
         if asked.quantile is not None:
             raise ValueError("Expected --model quantile with --quantile, got --model mlp.")
+        if asked.margin is not None:
+            raise ValueError("Expected --model logistic with --margin, got --model mlp.")
         if asked.class_weight is not None or asked.mechanism not in ("auto", "gradient") or asked.data_norm != 1.0:
             raise ValueError(
                 "Expected --model mlp without --class-weight and --data-norm, by --mechanism gradient: others need convexity."

@@ -12,13 +12,14 @@ import typer
 from dperm.cli.command_files import JsonFlag
 from dperm.cli.files import refitted, reserved
 from dperm.cli.printing import say, say_json
-from dperm.jobs.files import SavedModel, refuse_same
+from dperm.jobs.files import SavedModel, json_table, refuse_same
 from dperm.jobs.options import VerifyKey
 
 if TYPE_CHECKING:
     from dperm.data import Schema
     from dperm.report.effect_values import Effect
     from dperm.report.effect_words import Heights
+    from dperm.report.level_noise import LevelNoise
 
 _SHOWN = 10  # columns
 
@@ -27,6 +28,7 @@ _SHOWN = 10  # columns
 class EffectsOptions:
     model: Annotated[Path, typer.Argument(help="A model of a table, written by `dperm train`.")]
     records: Annotated[Path | None, "The table it was trained on: bands are drawn, and the page is PRIVATE."] = None
+    noise: Annotated[Path | None, "A file of `dperm intervals` for this model, for bands of the noise of privacy."] = None
     refits: Annotated[int, "With --records: models that are trained to see how they differ."] = 100
     label: Annotated[str | None, "Of more than two classes: for which."] = None
     row: Annotated[
@@ -48,6 +50,7 @@ def effects(asked: EffectsOptions) -> None:
     \b
     Example:
       dperm effects model.json -o effects.html
+      dperm effects model.json --noise intervals.json
       dperm effects model.json --records people.csv -o private-effects.html
       dperm effects model.json --row age=40 --row job=nurse
       dperm effects model.json --row new.csv:3 -o explained.html
@@ -60,12 +63,14 @@ def effects(asked: EffectsOptions) -> None:
     from dperm.report.effect_words import heights_of
 
     output = asked.output or Path("effects.html" if asked.records is None else "private-effects.html")
-    refuse_same(asked.model, output, asked.records)
+    refuse_same(asked.model, output, asked.records, asked.noise)
+    if asked.noise is not None and asked.records is not None:
+        raise ValueError("Expected --noise or --records, got both: bands have one meaning.")
     page = reserved(output, private=asked.records is not None)
     saved, schema = _model(asked)
     again = refitted(saved, asked.records, asked.refits, shown=not asked.as_json)
     constant = (saved.extra.get("fit_by") or {}).get("column")
-    noise = noise_of(saved.fitted, schema, asked.label, again)
+    noise = noise_of(saved.fitted, schema, asked.label, again, _released_noise(asked, saved, schema))
     found = report.effects(saved.fitted, schema, asked.label, constant=constant, noise=noise)
     page.write(report.effects_page(saved.fitted, schema, asked.label, constant=constant, noise=noise))
     heights = heights_of(saved.fitted, schema, asked.label)
@@ -88,6 +93,16 @@ def _model(asked: EffectsOptions) -> tuple[SavedModel, Schema]:
     if asked.label is None and len(known) > 2:
         raise ValueError(f"Expected --label, one of {', '.join(map(str, known[:8]))}: each class has effects of its own.")
     return saved, schema
+
+
+def _released_noise(asked: EffectsOptions, saved: SavedModel, schema: Schema) -> LevelNoise | None:
+    """The noise of the levels by what was released for it; None where no file was given."""
+    if asked.noise is None:
+        return None
+    from dperm.report.coefficients import contrast_noise
+    from dperm.report.level_noise import CurvatureNoise
+
+    return CurvatureNoise.of(saved.fitted, contrast_noise(saved.fitted, schema, json_table(asked.noise)))
 
 
 def _as_json(found: Sequence[Effect], heights: Heights, schema: Schema, *, private: bool) -> dict[str, Any]:

@@ -1,0 +1,165 @@
+"""Coefficients of a model of a table, with standard errors and intervals, in words that a report takes over."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dperm.data import Column, Dataset, Schema
+from dperm.data.schema.constant_sums import constant_sums
+from dperm.data.schema.level_contrasts import LevelContrasts, level_contrasts
+from dperm.inference import ContrastNoise, Interval, ReleasedDerivatives, contrast_intervals, estimable, release_derivatives
+from dperm.report.effect_values import unit_of_heights
+from dperm.report.effect_words import plain
+
+_FORMAT = "dperm intervals 1"
+
+
+@dataclass(frozen=True)
+class Coefficient:
+    """What a column does, beside its interval: of a category a level rather than the first one, of a number one unit more of it,
+    of a curve a knot rather than the first one.
+
+    Attributes
+    ----------
+    column, what : str
+        "age" and "per unit", or "job" and "nurse rather than clerk".
+    interval : Interval or None
+        In the target's units, or in log-odds of the later class. None where the noise of the release hides it.
+    """
+
+    column: str
+    what: str
+    interval: Interval | None
+
+
+@dataclass(frozen=True)
+class CoefficientTable:
+    """All coefficients of a model of a table, and what was released for them.
+
+    Attributes
+    ----------
+    coefficients : list of Coefficient
+        In the schema's order.
+    released : ReleasedDerivatives
+        From which they follow, with its certificate.
+    level : float
+        Share of such intervals that hold what they estimate.
+    refused : str
+        Why there are no intervals; empty where there are.
+    """
+
+    coefficients: list[Coefficient]
+    released: ReleasedDerivatives
+    level: float = 0.95
+    refused: str = ""
+    format: str = field(default=_FORMAT, init=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        rows = [
+            {"column": each.column, "what": each.what, **({} if each.interval is None else vars(each.interval))}
+            for each in self.coefficients
+        ]
+        return {
+            "format": self.format,
+            "level": self.level,
+            "refused": self.refused,
+            "coefficients": rows,
+            "released": self.released.to_dict(),
+        }
+
+
+def released_of(data: Mapping[str, Any]) -> ReleasedDerivatives:
+    """What was released, from a file as `CoefficientTable.to_dict` gives it. ValueError for other files."""
+    if data.get("format") != _FORMAT:
+        raise ValueError("Expected a file that `dperm intervals` wrote, got another.")
+    return ReleasedDerivatives.from_dict(data["released"])
+
+
+def coefficient_table(
+    model: Any, dataset: Dataset, schema: Schema, *, epsilon: float, delta: float, spread: str, clipped: str, level: float
+) -> CoefficientTable:
+    """Release derivatives at a model's parameters on the records that it was trained on, charge for them, and tell coefficients.
+
+    ValueError, before anything is charged, for a schema that was read off the data, and as `release_derivatives` has it.
+    """
+    if schema.proposed:
+        raise ValueError("Expected a model by a confirmed schema: ranges and categories of this one were read off the data.")
+    longest = math.sqrt(len(schema.parts))
+    if not schema.curves and model.objective_.data_norm < longest * (1 - 1e-9):
+        raise ValueError(
+            "Expected a model whose rows are not scaled down: train it with --curves of 3 or more, or with --curves 0 "
+            f"--data-norm {math.ceil(1e3 * longest) / 1e3:g}, which is as long as rows of {len(schema.parts)} columns can be."
+        )
+    bounds = dataset.target_range
+    inside = bounds is not None and getattr(model, "stated_range", None) is None
+    targets = bounds.scaled(dataset.targets) if inside and bounds is not None else dataset.targets
+    released = release_derivatives(
+        model, dataset.features, targets, dataset.groups,
+        epsilon=epsilon, delta=delta, spread=spread, clipped=clipped, label=dataset.name,
+    )  # fmt: skip
+    return told(model, schema, released, level)
+
+
+def told(model: Any, schema: Schema, released: ReleasedDerivatives, level: float = 0.95) -> CoefficientTable:
+    """The table of what was released before, at no further cost."""
+    never = never_seen(model, schema)
+    rows = [(each.name, what, vector) for each in level_contrasts(schema) for what, vector in _differences(each, schema)]
+    wide = np.zeros((len(rows), len(released.theta)))
+    for place, (_, _, (features, vector)) in enumerate(rows):
+        wide[place, features] = vector
+    names = [f"{column}: {what}" for column, what, _ in rows]
+    known, refused = estimable(model, released, wide, never=never), ""
+    found: dict[int, Interval] = {}
+    if released.spread == "noise":
+        refused = "only the noise of the model's training was asked for"
+    elif known.any():
+        try:
+            places = np.flatnonzero(known)
+            told_apart = [names[place] for place in places]
+            unit = unit_of_heights(model, schema)
+            intervals = contrast_intervals(model, released, unit * wide[known], told_apart, level=level, never=never)
+            found = dict(zip(places.tolist(), intervals, strict=True))
+        except ValueError as error:
+            refused = str(error)
+    coefficients = [Coefficient(column, what, found.get(place)) for place, (column, what, _) in enumerate(rows)]
+    return CoefficientTable(coefficients, released, level, refused)
+
+
+def never_seen(model: Any, schema: Schema) -> Any:
+    """(k, p) directions of a model's parameters in which no row of the schema has a component."""
+    return constant_sums(schema, model.objective_.intercept_scale)
+
+
+def contrast_noise(model: Any, schema: Schema, data: Mapping[str, Any]) -> ContrastNoise:
+    """The noise of privacy in a model's contrasts, by a file of `dperm intervals`. ValueError for a file of another model."""
+    return ContrastNoise.of(model, released_of(data), never=never_seen(model, schema))
+
+
+def _differences(contrasts: LevelContrasts, schema: Schema) -> list[tuple[str, tuple[slice, Any]]]:
+    """What is told of a column: in words, and as a vector of its features."""
+    first, vectors = contrasts.places[0], contrasts.vectors
+    if isinstance(first, str) or schema.curves:
+        return [
+            (f"{_said(place)} rather than {_said(first)}", (contrasts.features, vector - vectors[0]))
+            for place, vector in zip(contrasts.places[1:], vectors[1:], strict=True)
+        ]
+    low, high = (float(place) for place in contrasts.places[:2])
+    column = next(part for part in schema.parts if part.name == contrasts.name)
+    logarithmic = isinstance(column, Column) and column.scale == "log"
+    what, width = (f"{_said(high)} rather than {_said(low)}", 1.0) if logarithmic else ("per unit", high - low)
+    return [(what, (contrasts.features, (vectors[1] - vectors[0]) / width))]
+
+
+def _said(place: Any) -> str:
+    return place if isinstance(place, str) else plain(float(place), 4)
+
+
+def as_json(table: CoefficientTable) -> str:
+    return json.dumps(table.to_dict(), indent=1, ensure_ascii=False)
