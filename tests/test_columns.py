@@ -40,6 +40,7 @@ from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.records import HeldOut
 from dperm.gradient import SGD, Bounding, Constant, FullBatch, Plan
 from dperm.gradient.recipes import full_batch_descent
+from dperm.inference import release_derivatives
 from dperm.influence import LinearInfluence, NetworkInfluence
 from dperm.mechanisms import AccuracyFirst, Gradient, LookAtOthers, Output
 from dperm.objectives import GroupedRecords, LinearObjective, Logistic, Loss, PrivacyUnit, Records
@@ -237,6 +238,20 @@ def numbers_released(**given: Any) -> Any:
     return [*release_number_scores(**told, target_range=(0.0, 1.0), epsilon=1.0, random_state=0).whole.scores.values()]
 
 
+@functools.cache
+def model_of(argument: str) -> Any:
+    settings: dict[str, Any] = {"epsilon": 4.0, "classes": [0, 1], "random_state": 0, "public_size": N}
+    bounds = {"groups": {"max_rows_per_unit": 2}, "sample_weight": {"max_sample_weight": 1.0}}
+    fitting = {"groups": {"groups": GROUPS}, "sample_weight": {"sample_weight": WEIGHTS}}
+    return DPLogisticRegression(**settings, **bounds.get(argument, {})).fit(X, LABELS, **fitting.get(argument, {}))
+
+
+def derivatives_released(**given: Any) -> Any:
+    model = model_of(*given)
+    told: dict[str, Any] = {"y": LABELS, "spread": "noise", **given}
+    return release_derivatives(model, X, **told, epsilon=4.0, random_state=0).hessian
+
+
 def judged(*given: Any) -> Any:
     both = np.column_stack([1 - LIKELY, LIKELY])
     return [*judge_classes(*given, both, [0, 1]).scores.values()]
@@ -373,6 +388,9 @@ def doors() -> dict[str, Door]:
             LABELS, lambda v: trained((INPUTS, torch.from_numpy(LABELS)), validation=(INPUTS, v)), TENSORS
         ),
         "PrivateTrainer.fit: groups": Door(GROUPS, lambda v: trained((INPUTS, torch.from_numpy(LABELS)), v, rows=2), ENTRIES),
+        "release_derivatives: y": Door(LABELS, lambda v: derivatives_released(y=v)),
+        "release_derivatives: groups": Door(GROUPS, lambda v: derivatives_released(groups=v), ENTRIES),
+        "release_derivatives: sample_weight": Door(WEIGHTS, lambda v: derivatives_released(sample_weight=v)),
         "release_class_scores: truth": Door(LABELS, lambda v: classes_released(truth=v)),
         "release_class_scores: answers": Door(LABELS, lambda v: classes_released(answers=v)),
         "release_class_scores: likely": Door(LIKELY, lambda v: classes_released(likely=v)),
@@ -430,6 +448,8 @@ def public() -> Iterator[tuple[str, Any]]:
 
 #: What is no front door, and why: parts of names
 NO_DOORS = {
+    "ContrastNoise.": "of parameters, not of records",
+    ".records_of": "handed what `release_derivatives` was given",
     "GroupedRecords.relabelled": "that of Records",
     "ModuleObjective.": "a network's targets have any shape: its losses are what is (n,), and is looked at in each pass",
     "PrivateTrainer.steps": "starts as `fit` does",

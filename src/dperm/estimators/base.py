@@ -391,11 +391,14 @@ class PrivateLinearModel(TakesMethod, ABC):
             )
         return method, mechanism, objective
 
-    def records_of(self, X: Any, y: Any, groups: Any = None, *, sample_weight: Any = None) -> tuple[LinearObjective, Records]:
+    def records_of(
+        self, X: Any, y: Any, groups: Any = None, *, sample_weight: Any = None, unclipped: bool = False
+    ) -> tuple[LinearObjective, Records]:
         """What this fitted model minimised, and records as it saw them: for releases at its parameters.
 
         Rows X (n, d) and targets y (n,), `groups` and `sample_weight` as of `fit`, for the settings that the fit had. ValueError
-        for other columns or labels than were fitted, and for more than two classes.
+        for other columns or labels than were fitted, for more than two classes, and with `unclipped` for a row longer than
+        data_norm or a target outside its range: an exact look at records, for their holder alone.
         """
         check_is_fitted(self)
         refuse_dask(X=X, y=y)
@@ -409,22 +412,21 @@ class PrivateLinearModel(TakesMethod, ABC):
         names: Any = getattr(self, "feature_names_in_", None)
         if X.shape[1] != self.n_features_in_ or not np.array_equal(getattr(worker, "feature_names_in_", names), names):
             raise ValueError(f"Expected the {self.n_features_in_} columns that the model was fitted on, got others.")
+        if unclipped:
+            worker._refuse_clipped(X, y)
         targets, classes, _ = worker._targets(y)
         weights, _ = worker._weights(X.shape[0], targets if classes else None, sample_weight)
         number, _ = admit_groups(groups, X.shape[0], worker._unit())
         task = worker.task(X.shape[1], classes)
         return self.objective_, self.objective_.records(X, _with_weights(task, targets, weights), groups=number)
 
-    def refuse_clipped(self, X: Any, y: Any) -> None:
-        """ValueError where a row of X (n, d) is longer than data_norm, so that it is scaled down: an exact look at records, for
-        their holder alone."""
-        rows = self._rows_alike(X)
-        lengths = np.sqrt(rows.multiply(rows).sum(axis=1)) if sp.issparse(rows) else np.linalg.norm(rows, axis=1)
-        most = self.objective_.data_norm
-        if (longer := int(np.count_nonzero(lengths > most * (1 + 1e-6)))) > 0:
+    def _refuse_clipped(self, X: Any, y: Any) -> None:
+        """ValueError where a row of validated X (n, d) is longer than data_norm, so that it is scaled down."""
+        lengths = np.sqrt(X.multiply(X).sum(axis=1)) if sp.issparse(X) else np.linalg.norm(X, axis=1)
+        if (longer := int(np.count_nonzero(lengths > self.data_norm * (1 + 1e-6)))) > 0:
             raise ValueError(
-                f"Expected no row longer than data_norm = {most:g}, got {longer:,} that are scaled down: coefficients are not "
-                'those of the records as they are. State a larger data_norm, or clipped="named".'
+                f"Expected no row longer than data_norm = {self.data_norm:g}, got {longer:,} that are scaled down: coefficients "
+                'are not those of the records as they are. State a larger data_norm, or clipped="named".'
             )
 
     def parameters(self) -> Array:

@@ -106,11 +106,10 @@ class PrivateLinearRegressor(RegressorMixin, PrivateLinearModel):
         weights = self.coef_ / unit
         return np.append(weights, (float(self.intercept_) - middle) / unit / scale) if scale else weights
 
-    def refuse_clipped(self, X: Any, y: Any) -> None:
-        super().refuse_clipped(X, y)
-        low, high = type(self)(**self.fitted_params_)._ends()
-        numbers = np.asarray(y, dtype=np.float64)
-        if (outside := int(np.count_nonzero((numbers < low) | (numbers > high)))) > 0:
+    def _refuse_clipped(self, X: Any, y: Any) -> None:
+        super()._refuse_clipped(X, y)
+        low, high = self._ends()
+        if (outside := int(np.count_nonzero((y < low) | (y > high)))) > 0:
             raise ValueError(
                 f"Expected targets in [{low:g}, {high:g}], got {outside:,} outside, which are clipped: coefficients are not "
                 'those of the records as they are. State a wider range, or clipped="named".'

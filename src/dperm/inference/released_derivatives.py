@@ -169,14 +169,12 @@ def release_derivatives(
     check.fraction("delta", delta)
     if not callable(getattr(model, "records_of", None)):
         raise ValueError(f"Expected a linear model of dperm.estimators, got {type(model).__name__}.")
-    objective, records = model.records_of(X, y, groups, sample_weight=sample_weight)
+    unclipped = clipped == "refuse" and spread != "noise"
+    objective, records = model.records_of(X, y, groups, sample_weight=sample_weight, unclipped=unclipped)
     beside = _beside(model, objective, spread)
     theta = model.parameters()
     mechanism = DerivativesRelease.calibrate(objective.facts, theta, check.positive("epsilon", epsilon), delta, beside=beside)
-    said: list[Assumption] = [_AT_PARAMETERS]
-    if clipped == "refuse" and spread != "noise":
-        model.refuse_clipped(X, y)
-        said.append(_NOTHING_CLIPPED)
+    said = [_AT_PARAMETERS, *([_NOTHING_CLIPPED] if unclipped else [])]
     channel = Channel.open(random_state, label=label or str(model.fitted_params_.get("label", "")))
     release = mechanism.release(objective, records, channel)
     parts, deviations = mechanism.parts(release.theta), mechanism.deviations(objective)
