@@ -97,6 +97,8 @@ def coefficient_table(
             "Expected a model whose rows are not scaled down: train it with --curves of 3 or more, or with --curves 0 "
             f"--data-norm {math.ceil(1e3 * longest) / 1e3:g}, which is as long as rows of {len(schema.parts)} columns can be."
         )
+    if clipped == "refuse" and spread != "noise":
+        _refuse_clipped(dataset)
     bounds = dataset.target_range
     inside = bounds is not None and getattr(model, "stated_range", None) is None
     targets = bounds.scaled(dataset.targets) if inside and bounds is not None else dataset.targets
@@ -105,6 +107,20 @@ def coefficient_table(
         epsilon=epsilon, delta=delta, spread=spread, clipped=clipped, label=dataset.name,
     )  # fmt: skip
     return told(model, schema, released, level)
+
+
+def _refuse_clipped(dataset: Dataset) -> None:
+    """ValueError for records of which a number, or the target, lies outside its range, and is clipped to it."""
+    survey = dataset.survey
+    if survey is None:
+        raise ValueError('Expected clipped="named" for a named set: whether it has numbers outside of their ranges is not known.')
+    found = [*([f"{survey.targets_outside:,} targets"] if survey.targets_outside else [])]
+    found += [f"{count:,} entries of {name}" for name, count in survey.outside.items()]
+    if found:
+        raise ValueError(
+            f"Expected numbers within the schema's ranges, got {', '.join(found)} outside, which are clipped: coefficients are not "
+            "those of the records as they are. State wider ranges, or --clipped named."
+        )
 
 
 def told(model: Any, schema: Schema, released: ReleasedDerivatives, level: float = 0.95) -> CoefficientTable:
