@@ -118,7 +118,7 @@ def test_words_for_heights() -> None:
     assert "it answers ill = yes where they add up to more than 0" in heights_of(machine, schema).explained
     visits = Schema("t", "visits", (Column("x", "number", (0, 1)), Column("visits", "label", (0, 9), measure="count")))
     counted = heights_of(_fitted(visits, DPPoissonRegressor(target_bound=9.0, random_state=0), [0.0, 3.0]), visits)
-    assert counted.said(np.log(2)) == "× 2"
+    assert counted.said(np.log(2)) == "×2"
     assert counted.tick(np.log(0.5)) == "×0.5"
     assert counted.up == "raises visits"
 

@@ -31,6 +31,7 @@ _TITLE, _TITLE_LINES = 48, 4  # letters in a line of a title within a figure, an
 _NAME, _NAME_LINES = 22, 2  # the same of a category
 _SMALL = 8.0  # points
 _ROOM = 0.06  # of the heights' span, that is left free above and below
+_LETTER = 0.02  # of an axis with bars, that a letter of a number takes
 _MASS = 0.2  # of the axis, that the most records take below a curve
 _LABELS = 0.22  # of the span, beside bars, for their numbers
 
@@ -203,6 +204,8 @@ def _draw_curve(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, fl
     axes.set_xlim(places[0], places[-1])
     if effect.log:
         _log_axis(axes, places)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     axes.set_ylim(scale.low, scale.high)
     axes.set_ylabel(_unit_label(scale), fontsize=_SMALL)
     _format_heights(axes.yaxis, scale)
@@ -287,8 +290,7 @@ def _draw_bars(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, flo
     axes.set_yticks(rows, [_wrapped(name, _NAME, _NAME_LINES) or " " for name in names], fontsize=_SMALL)
     axes.grid(visible=False, axis="y")
     axes.axvline(0.0, color=INK, linewidth=0.6, alpha=0.5)
-    room = _LABELS * (scale.high - scale.low)
-    axes.set_xlim(scale.low - room, scale.high + room)
+    axes.set_xlim(*_bar_limits(scale))
     axes.set_xlabel(_unit_label(scale), fontsize=_SMALL)
     _format_heights(axes.xaxis, scale)
     axes.tick_params(axis="x", labelsize=_SMALL)
@@ -296,18 +298,26 @@ def _draw_bars(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, flo
 
 
 def _number(axes: Any, height: float, at: float, text: str, scale: Scale) -> None:
-    """The number of a bar, at its end."""
-    right = height >= 0
-    long = len(text) > 8 and abs(scale.within(height)) > (scale.high - scale.low) / 3  # it would leave the picture: at the start
+    """The number of a bar, at its end, or on the other side of 0 where it would leave the picture."""
+    right, shown = height >= 0, scale.within(height)
+    low, high = _bar_limits(scale)
+    there = (high - shown if right else shown - low) < _LETTER * len(text) * (high - low)
+    leftwards = right if there else not right
     axes.annotate(
         text,
-        (0.0 if long else scale.within(height), at),
-        xytext=((-3 if right else 3) if long else (3 if right else -3), 0),
+        (0.0 if there else shown, at),
+        xytext=(-3 if leftwards else 3, 0),
         textcoords="offset points",
         va="center",
-        ha=("right" if right else "left") if long else ("left" if right else "right"),
+        ha="right" if leftwards else "left",
         fontsize=_SMALL - 1,
     )
+
+
+def _bar_limits(scale: Scale) -> tuple[float, float]:
+    """The ends of an axis with bars, with room for their numbers."""
+    room = _LABELS * (scale.high - scale.low)
+    return scale.low - room, scale.high + room
 
 
 def _draw_surface(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float, float, str]]:

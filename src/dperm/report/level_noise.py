@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtrit
 
 from dperm._types import Array
 from dperm.mechanisms.without_records import WithoutRecords
@@ -159,6 +159,10 @@ class RefittedNoise(LevelNoise):
 
     def deviations(self, vectors: Array, features: slice) -> Array:
         return np.linalg.norm(vectors @ self.root[features], axis=1)
+
+    def reach(self, chance: float) -> float:
+        """That of Student's law: so few models tell a standard deviation no better."""
+        return -float(stdtrit(self.models - 1, chance / 2))
 
 
 def known_noise(model: Any, refits: Refits | None, row: int) -> LevelNoise | None:
