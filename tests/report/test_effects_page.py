@@ -38,7 +38,9 @@ def test_long_titles_leave_every_picture_its_width() -> None:
     axes have no room left."""
     schema = Schema("survey", "left", (*QUESTIONS, Column("left", "label")), ("no", "yes"), curves=5)
     model = _fitted(schema, DPLogisticRegression(epsilon=4.0, classes=["no", "yes"], random_state=0), ["no", "yes"])
-    page = effects_page(model, schema)
+    steps: list[tuple[int, int]] = []
+    page = effects_page(model, schema, progress=lambda done, count: steps.append((done, count)))
+    assert steps == [(number, 7) for number in range(1, 8)]
     assert page.count("<svg") == page.count('<figure class="effect">') == 7
     assert all(f"<h3>{column.name}</h3>" in page for column in QUESTIONS)
     lines = re.findall(r">([^<>]+)</t(?:ext|span)>", plot_effects(model, schema))

@@ -99,9 +99,8 @@ def picture(effect: Effect, scale: Scale, *, private: bool = False) -> Picture:
         if private:
             figure.suptitle("PRIVATE: for the data holder alone", fontsize=_SMALL, x=0.99, ha="right")
         places = _draw(figure, effect, scale)
-        figure.draw_without_rendering()
+        svg = as_svg(figure, f"effect of {effect.column}")  # which finds out where the axes are
         marks = [_mark(figure, axes, across, up, text) for axes, across, up, text in places]
-        svg = as_svg(figure, f"effect of {effect.column}")
     left_out = int(effect.kept.sum()) - _MOST_BARS
     drawn_partly = not effect.is_curve and effect.sides is None and left_out > 0
     remark = f"The {_MOST_BARS // 2} lowest and the {_MOST_BARS // 2} highest of {_MOST_BARS + left_out}." if drawn_partly else ""
@@ -155,7 +154,7 @@ def _draw(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float, f
 def _mark(figure: Figure, axes: Any, across: float, up: float, text: str) -> Mark:
     left, bottom = axes.transData.transform((across, up))
     box = figure.bbox
-    return Mark(round(100 * left / box.width, 2), round(100 - 100 * bottom / box.height, 2), text)
+    return Mark(round(float(100 * left / box.width), 2), round(float(100 - 100 * bottom / box.height), 2), text)
 
 
 def _told(scale: Scale, place: str, height: float, noise: float | None) -> str:

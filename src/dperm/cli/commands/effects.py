@@ -11,7 +11,7 @@ import typer
 
 from dperm.cli.command_files import JsonFlag
 from dperm.cli.files import refitted, reserved
-from dperm.cli.printing import say, say_json
+from dperm.cli.printing import progress, say, say_json
 from dperm.jobs.files import SavedModel, json_table, refuse_same
 from dperm.jobs.options import VerifyKey
 
@@ -72,7 +72,9 @@ def effects(asked: EffectsOptions) -> None:
     constant = (saved.extra.get("fit_by") or {}).get("column")
     noise = noise_of(saved.fitted, schema, asked.label, again, _released_noise(asked, saved, schema))
     found = report.effects(saved.fitted, schema, asked.label, constant=constant, noise=noise)
-    page.write(report.effects_page(saved.fitted, schema, asked.label, constant=constant, noise=noise))
+    with progress("Drawing", not asked.as_json) as step:
+        drawn = report.effects_page(saved.fitted, schema, asked.label, constant=constant, noise=noise, progress=step)
+    page.write(drawn)
     heights = heights_of(saved.fitted, schema, asked.label)
     if asked.as_json:
         say_json(_as_json(found, heights, schema, private=again is not None))
