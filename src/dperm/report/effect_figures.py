@@ -24,7 +24,7 @@ with needed("matplotlib", "A figure"):
 
 _LINE, _BAR, _APART, _STANDS_OUT = COLOURS[5], COLOURS[1], COLOURS[6], COLOURS[4]
 _MOST_BARS = 12  # of categories that the schema names; the others are in the table of all numbers
-_MOST_CELLS = 150  # of a map, that are told on the picture
+_MOST_CELLS = 150  # of a map, beyond which its numbers are not shown where one points
 _WIDTH = 4.6  # inches of a picture, which a page scales
 _ACROSS = 3  # pictures, where one figure has all
 _TITLE, _TITLE_LINES = 48, 4  # letters in a line of a title within a figure, and lines
@@ -145,7 +145,7 @@ def _height(effect: Effect) -> float:
 
 
 def _draw(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float, float, str]]:
-    """Draw into a figure or a part of one. Returns axes, two coordinates and a text for each place whose numbers are told."""
+    """Draw into a figure or a part of one. Returns axes, two coordinates and a text for each place that a reader may point at."""
     if effect.sides is not None:
         return _draw_surface(canvas, effect, scale)
     return _draw_curve(canvas, effect, scale) if effect.is_curve else _draw_bars(canvas, effect, scale)
@@ -157,15 +157,15 @@ def _mark(figure: Figure, axes: Any, across: float, up: float, text: str) -> Mar
     return Mark(round(float(100 * left / box.width), 2), round(float(100 - 100 * bottom / box.height), 2), text)
 
 
-def _told(scale: Scale, place: str, height: float, noise: float | None) -> str:
+def _described(scale: Scale, place: str, height: float, noise: float | None) -> str:
     """A level's numbers, for a reader who points at it."""
     band = "" if noise is None else f", ± {scale.heights.size(scale.deviations * noise)} of noise"
     return f"{place}: {scale.heights.said(height)}{band}"
 
 
-def told_of_empty(level: MayBeEmpty, scale: Scale) -> str:
+def described_empty(level: MayBeEmpty, scale: Scale) -> str:
     """Say what is known of a level that maybe no record has, for a reader who points at it."""
-    said = _told(scale, level.name, level.height, level.noise)
+    said = _described(scale, level.name, level.height, level.noise)
     if level.reach is None and level.noise is not None:
         return f"{said}; maybe no record has it"
     if level.reach is None:
@@ -211,7 +211,7 @@ def _draw_curve(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, fl
     axes.tick_params(labelsize=_SMALL)
     noise = [None] * len(places) if effect.noise is None else effect.noise.tolist()
     named = zip(places, heights, noise, strict=True)
-    told = [(axes, at, scale.within(up), _told(scale, plain(at, 4), up, each)) for at, up, each in named]
+    marked = [(axes, at, scale.within(up), _described(scale, plain(at, 4), up, each)) for at, up, each in named]
     if apart:
         beside = canvas.add_subplot(grid[0, 1], sharey=axes)
         beside.tick_params(labelleft=False, length=0, labelsize=_SMALL)
@@ -224,8 +224,8 @@ def _draw_curve(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, fl
         if level.judged and level.noise is not None:
             ends = [scale.within(level.height + side * scale.deviations * level.noise) for side in (-1, 1)]
             beside.plot([0.0, 0.0], ends, color=INK, linewidth=0.8)
-        told.append((beside, 0.0, scale.within(level.height), told_of_empty(level, scale)))
-    return told
+        marked.append((beside, 0.0, scale.within(level.height), described_empty(level, scale)))
+    return marked
 
 
 def _log_axis(axes: Any, places: Any) -> None:
@@ -267,9 +267,9 @@ def _draw_bars(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, flo
     names = [str(effect.places[place]) for place in order]
     error = None if effect.noise is None else [scale.deviations * (each or 0.0) for each in noise]
     axes.barh(range(len(order)), heights, xerr=error, color=_BAR, ecolor=INK, error_kw={"linewidth": 0.8})
-    told: list[tuple[Any, float, float, str]] = []
+    marked: list[tuple[Any, float, float, str]] = []
     for place, (name, height, each) in enumerate(zip(names, heights, noise, strict=True)):
-        told.append((axes, scale.within(height), place, _told(scale, name, height, each)))
+        marked.append((axes, scale.within(height), place, _described(scale, name, height, each)))
         if each is None:
             _number(axes, height, place, scale.heights.said(height), scale)
     rows = list(range(len(order)))
@@ -284,7 +284,7 @@ def _draw_bars(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, flo
         if not (level.judged and level.noise is not None):  # a band stands there
             said = "" if level.judged else ", within noise" if level.reach is not None else ", maybe noise"
             _number(axes, level.height, at, scale.heights.said(level.height) + said, scale)
-        told.append((axes, scale.within(level.height), at, told_of_empty(level, scale)))
+        marked.append((axes, scale.within(level.height), at, described_empty(level, scale)))
         rows, names = [at, *rows], [level.name, *names]
     axes.set_yticks(rows, [_wrapped(name, _NAME, _NAME_LINES) or " " for name in names], fontsize=_SMALL)
     axes.grid(visible=False, axis="y")
@@ -293,7 +293,7 @@ def _draw_bars(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, flo
     axes.set_xlabel(_unit_label(scale), fontsize=_SMALL)
     _format_heights(axes.xaxis, scale)
     axes.tick_params(axis="x", labelsize=_SMALL)
-    return told
+    return marked
 
 
 def _number(axes: Any, height: float, at: float, text: str, scale: Scale) -> None:

@@ -81,5 +81,5 @@ def _groups(drawn: Sequence[Picture], first: Sequence[Effect], *, is_ranked: boo
     if not is_ranked:
         return [("The columns, in the order of the schema", drawn)]
     count = min(len(first), len(drawn))
-    groups = [("More than noise", drawn[:count]), ("Not told from noise", drawn[count:])]
+    groups = [("More than noise", drawn[:count]), ("Within noise", drawn[count:])]
     return [(heading, pictures) for heading, pictures in groups if pictures]

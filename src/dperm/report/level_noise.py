@@ -26,7 +26,7 @@ class LevelNoise(ABC):
 
     #: what heights are compared with, in words
     compared: str = "compared with the average over the places shown"
-    #: whether it is made from records without noise of its own, so that what shows it is for the data holder alone
+    #: whether it is made from records without noise, so that what shows it is for the data holder alone
     private: bool = False
 
     @property
@@ -104,8 +104,8 @@ class Contrasts(Protocol):
 
 @dataclass(frozen=True)
 class CurvatureNoise(LevelNoise):
-    """The noise of privacy by a released Hessian, of a model of two classes or of numbers whose target is `unit` times that
-    inside."""
+    """The noise of privacy by a released Hessian, for a model of two classes or of numbers. Coefficients are `unit` times those
+    that the Hessian was released at."""
 
     contrasts: Contrasts
     unit: float = 1.0

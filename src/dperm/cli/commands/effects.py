@@ -90,7 +90,7 @@ def _model(asked: EffectsOptions) -> tuple[SavedModel, Schema]:
     saved = SavedModel.at(asked.model, asked.verify_key)
     schema = saved.schema
     if schema is None:
-        raise ValueError(f"Expected a model of a table with a schema, got {asked.model}, whose features have no names.")
+        raise ValueError(f"Expected a model of a table with a schema, got {asked.model}: its features have no names.")
     known = list(getattr(saved.fitted, "classes_", ()))
     if asked.label is None and len(known) > 2:
         raise ValueError(f"Expected --label, one of {', '.join(map(str, known[:8]))}: each class has effects of its own.")
