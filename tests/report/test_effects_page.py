@@ -151,6 +151,27 @@ def test_noise_does_not_decide_what_can_be_seen() -> None:
     assert Scale.of([loud], words, 2.0).high < 4
 
 
+def test_a_training_that_diverged_says_nothing() -> None:
+    schema, model = _homes()
+    model.coef_ = np.full_like(model.coef_, np.nan)
+    with pytest.raises(ValueError, match="this training diverged"):
+        effects(model, schema)
+
+
+def test_cells_of_a_map_are_shown_with_their_names() -> None:
+    columns = (
+        Column("town", "category", categories=("$a$", "a very long name of a town")),
+        Column("age", "number", (0, 9)),
+        PRICE,
+    )
+    schema = Schema("t", "price", columns, curves=4, pairs=(("town", "age"),))
+    model = _fitted(schema, DPRidge(epsilon=4.0, random_state=0), [-1.0, 1.0])
+    found = effects(model, schema)
+    cells = picture(found[2], Scale.of(found, heights_of(model, schema), 2.0)).marks
+    assert len(cells) == 2 * 4
+    assert {mark.text.split(",")[0] for mark in cells} == {"$a$", "a very long name of a town"}
+
+
 def test_a_private_picture_says_so_in_itself() -> None:
     schema, model = _homes()
     found = effects(model, schema)

@@ -24,6 +24,7 @@ with needed("matplotlib", "A figure"):
 
 _LINE, _BAR, _APART, _STANDS_OUT = COLOURS[5], COLOURS[1], COLOURS[6], COLOURS[4]
 _MOST_BARS = 12  # of categories that the schema names; the others are in the table of all numbers
+_CELL = 12  # letters of a name beside a map
 _MOST_CELLS = 150  # of a map, beyond which its numbers are not shown where one points
 _WIDTH = 4.6  # inches of a picture, which a page scales
 _ACROSS = 3  # pictures, where one figure has all
@@ -324,13 +325,14 @@ def _draw_surface(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, 
     assert effect.sides is not None
     axes = canvas.add_subplot(1, 1, 1)
     first, second = ([_short(name) for name in side] for side in effect.sides)
+    shown = [[words(name[:_CELL]) for name in side] for side in (first, second)]
     heights = effect.heights.reshape(len(first), len(second))
     most = max(-scale.low, scale.high)
     pale = np.where(effect.kept.reshape(heights.shape), 1.0, 0.25)
     drawn = axes.imshow(heights, cmap="PuOr", vmin=-most, vmax=most, aspect="auto", origin="lower", alpha=pale)
     rows, columns = (range(0, len(side), 1 + (len(side) - 1) // 8) for side in (first, second))
-    axes.set_yticks(rows, [first[place] for place in rows], fontsize=7)
-    axes.set_xticks(columns, [second[place] for place in columns], fontsize=7, rotation=45, ha="right")
+    axes.set_yticks(rows, [shown[0][place] for place in rows], fontsize=7)
+    axes.set_xticks(columns, [shown[1][place] for place in columns], fontsize=7, rotation=45, ha="right")
     axes.grid(visible=False)
     bar = axes.figure.colorbar(drawn, ax=axes, shrink=0.85, format=FuncFormatter(lambda height, _: scale.heights.tick(height)))
     bar.ax.tick_params(labelsize=7)
@@ -345,4 +347,4 @@ def _draw_surface(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, 
 
 def _short(feature: str) -> str:
     """What a feature's name says beside its column's."""
-    return MISSING if feature.endswith(f" {MISSING}") else words(feature.split("≈")[-1].split("=")[-1][:12])
+    return MISSING if feature.endswith(f" {MISSING}") else feature.split("≈")[-1].split("=")[-1]

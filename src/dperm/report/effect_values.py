@@ -192,7 +192,8 @@ def effects(
     How far noise brings a level that no record has is public for output and objective perturbation: the model's trace states it.
     `dperm.mechanisms.without_records.WithoutRecords` has the derivation.
 
-    ValueError for a model of other features or without the label, and for both `refits` and `noise`.
+    ValueError for a model of other features, without the label or with coefficients that are not finite, and for both `refits`
+    and `noise`.
     """
     row, sign = row_of(model, schema, label)
     noise = noise_of(model, schema, label, refits, noise)
@@ -243,6 +244,8 @@ def row_of(model: Any, schema: Schema, label: Any) -> tuple[int, float]:
     table = np.atleast_2d(model.coef_)
     if table.shape[1] != schema.dimension:
         raise ValueError(f"Expected a model of the schema's {schema.dimension} features, got one of {table.shape[1]}.")
+    if not np.isfinite(table).all():
+        raise ValueError("Expected finite coefficients: this training diverged, and the model says nothing.")
     known: list[Any] = list(getattr(model, "classes_", ()))
     label = known[-1] if label is None and len(known) == 2 else label
     if known and label not in known:
