@@ -99,7 +99,7 @@ def picture(effect: Effect, scale: Scale, *, private: bool = False) -> Picture:
         figure = Figure(figsize=(_WIDTH, _height(effect)), layout="constrained")
         if private:
             figure.suptitle("PRIVATE: for the data holder alone", fontsize=_SMALL, x=0.99, ha="right")
-        places = _draw(figure, effect, scale)
+        places = draw_effect(figure.add_subplot(), effect, scale)
         svg = as_svg(figure, f"effect of {effect.column}")  # which finds out where the axes are
         marks = [_mark(figure, axes, across, up, text) for axes, across, up, text in places]
     left_out = int(effect.kept.sum()) - _MOST_BARS
@@ -121,7 +121,7 @@ def effects_figure(found: Sequence[Effect], scale: Scale, *, private: bool = Fal
         boxes = np.reshape(figure.subfigures(len(rows), across, height_ratios=tall, squeeze=False), -1)
         for box, effect in zip(boxes, found, strict=False):
             box.suptitle(_title(effect), fontsize=10, x=0.02, ha="left")
-            _draw(box, effect, scale)
+            draw_effect(box.add_subplot(), effect, scale)
         return as_svg(figure, f"effects of {len(found)} columns")
 
 
@@ -145,11 +145,17 @@ def _height(effect: Effect) -> float:
     return 0.75 + 0.27 * rows
 
 
-def _draw(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float, float, str]]:
-    """Draw into a figure or a part of one. Returns axes, two coordinates and a text for each place that a reader may point at."""
+def draw_effect(axes: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float, float, str]]:
+    """Draw one effect on axes of matplotlib's, without its title. A missing value of a number gets axes beside these.
+
+    Returns
+    -------
+    list of (axes, float, float, str)
+        The axes, the two coordinates and the numbers of each place that a reader may point at.
+    """
     if effect.sides is not None:
-        return _draw_surface(canvas, effect, scale)
-    return _draw_curve(canvas, effect, scale) if effect.is_curve else _draw_bars(canvas, effect, scale)
+        return _draw_surface(axes, effect, scale)
+    return _draw_curve(axes, effect, scale) if effect.is_curve else _draw_bars(axes, effect, scale)
 
 
 def _mark(figure: Figure, axes: Any, across: float, up: float, text: str) -> Mark:
@@ -188,10 +194,7 @@ def _unit_label(scale: Scale) -> str:
     return _wrapped(scale.heights.axis, 30, 2)
 
 
-def _draw_curve(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float, float, str]]:
-    apart = effect.may_be_empty
-    grid = canvas.add_gridspec(1, 2 if apart else 1, width_ratios=(10, 1.6) if apart else (1,))
-    axes = canvas.add_subplot(grid[0, 0])
+def _draw_curve(axes: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float, float, str]]:
     places, heights = np.array(effect.places, dtype=np.float64), effect.heights
     if effect.noise is not None:
         band = scale.deviations * effect.noise
@@ -206,6 +209,7 @@ def _draw_curve(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, fl
         _log_axis(axes, places)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: plain(place, 6)))
     axes.set_ylim(scale.low, scale.high)
     axes.set_ylabel(_unit_label(scale), fontsize=_SMALL)
     _format_heights(axes.yaxis, scale)
@@ -213,20 +217,25 @@ def _draw_curve(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, fl
     noise = [None] * len(places) if effect.noise is None else effect.noise.tolist()
     named = zip(places, heights, noise, strict=True)
     marked = [(axes, at, scale.within(up), _described(scale, plain(at, 4), up, each)) for at, up, each in named]
-    if apart:
-        beside = canvas.add_subplot(grid[0, 1], sharey=axes)
-        beside.tick_params(labelleft=False, length=0, labelsize=_SMALL)
-        beside.set_xlim(-0.5, 0.5)
-        beside.set_xticks([0.0], [MISSING])
-        beside.grid(visible=False, axis="x")
-        (level,) = apart
-        _threshold(beside, level, scale, upright=True)
-        beside.plot([0.0], [scale.within(level.height)], **_look_apart(level, scale))
-        if level.judged and level.noise is not None:
-            ends = [scale.within(level.height + side * scale.deviations * level.noise) for side in (-1, 1)]
-            beside.plot([0.0, 0.0], ends, color=INK, linewidth=0.8)
-        marked.append((beside, 0.0, scale.within(level.height), described_empty(level, scale)))
+    for level in effect.may_be_empty:
+        marked.append(_draw_beside(axes, level, scale))
     return marked
+
+
+def _draw_beside(axes: Any, level: MayBeEmpty, scale: Scale) -> tuple[Any, float, float, str]:
+    """Draw a missing value on narrow axes beside those of its column's curve."""
+    beside = axes.inset_axes((1.07, 0.0, 0.15, 1.0), sharey=axes)
+    beside.tick_params(labelleft=False, length=0, labelsize=_SMALL)
+    beside.set_xlim(-0.5, 0.5)
+    beside.set_xticks([0.0], [level.name])
+    beside.grid(visible=False, axis="x")
+    _threshold(beside, level, scale, upright=True)
+    shown = scale.within(level.height)
+    beside.plot([0.0], [shown], **_look_apart(level, scale))
+    if level.judged and level.noise is not None:
+        ends = [scale.within(level.height + side * scale.deviations * level.noise) for side in (-1, 1)]
+        beside.plot([0.0, 0.0], ends, color=INK, linewidth=0.8)
+    return beside, 0.0, shown, described_empty(level, scale)
 
 
 def _log_axis(axes: Any, places: Any) -> None:
@@ -257,9 +266,8 @@ def _threshold(axes: Any, level: MayBeEmpty, scale: Scale, *, upright: bool, at:
         axes.fill_betweenx([at - 0.4, at + 0.4], ends[0], ends[1], **sizes)
 
 
-def _draw_bars(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float, float, str]]:
+def _draw_bars(axes: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float, float, str]]:
     """Levels that the schema names, the highest on top, and apart below them those that maybe nobody has."""
-    axes = canvas.add_subplot(1, 1, 1)
     order = [place for place in np.argsort(effect.heights) if effect.kept[place]]
     if len(order) > _MOST_BARS:  # the ends tell
         order = [*order[: _MOST_BARS // 2], *order[-_MOST_BARS // 2 :]]
@@ -320,10 +328,9 @@ def _bar_limits(scale: Scale) -> tuple[float, float]:
     return scale.low - room, scale.high + room
 
 
-def _draw_surface(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float, float, str]]:
+def _draw_surface(axes: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float, float, str]]:
     """The first column upwards, the second across; violet is above the average, orange below. What maybe nobody has is pale."""
     assert effect.sides is not None
-    axes = canvas.add_subplot(1, 1, 1)
     first, second = ([_short(name) for name in side] for side in effect.sides)
     shown = [[words(name[:_CELL]) for name in side] for side in (first, second)]
     heights = effect.heights.reshape(len(first), len(second))

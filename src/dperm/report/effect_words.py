@@ -124,7 +124,7 @@ def _of_numbers(loss: Any, schema: Schema) -> Heights:
     if isinstance(loss.plain.link, Log):
         explained = f"Heights are factors: ×2 doubles the expected {target}, ×0.5 halves it."
         return Heights(f"{target}, times", f"raises {target}", f"lowers {target}", explained, "factor", f"expected {target}")
-    explained = f"Heights are amounts of {schema.target}, in its own units."
+    explained = f"Heights are amounts of {schema.target}, in its own units"
     if (known := schema.target_range) is not None:
-        explained += f" {schema.target} lies between {plain(known.low, 6)} and {plain(known.high, 6)}."
-    return Heights(schema.target, f"raises {target}", f"lowers {target}", explained, "amount", target)
+        explained += f", where it lies between {plain(known.low, 6)} and {plain(known.high, 6)}"
+    return Heights(schema.target, f"raises {target}", f"lowers {target}", f"{explained}.", "amount", target)
