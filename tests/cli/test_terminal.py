@@ -124,7 +124,7 @@ def test_names_of_others_reach_no_terminal(table: Path, tmp_path: Path, monkeypa
             assert only_text(page), command
             pages += 1
         assert not any(line.startswith("error: all") for line in (done.stdout + done.stderr).splitlines()), command
-    assert pages == 4
+    assert pages == 5
     for wrong in (
         ("train", table, "--schema", schema, "--target", HOSTILE),
         ("predict", model, table, "--keep", HOSTILE),
