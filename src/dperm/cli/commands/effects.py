@@ -151,7 +151,8 @@ def _explain(asked: EffectsOptions, entries: list[str]) -> None:
     saved, schema = _model(asked)
     part: Mapping[str, Any] = saved.extra.get("fit_by") or {}
     row = _typed(entries, part, schema) if table is None else _row_of(*table, schema, part)
-    found = explain(saved.fitted, schema, row, asked.label, constant=part.get("column"))
+    noise = _released_noise(asked, saved, schema)
+    found = explain(saved.fitted, schema, row, asked.label, constant=part.get("column"), noise=noise)
     if page is not None:
         page.write(explanation_page(found, schema.title or schema.name))
     if asked.as_json:
