@@ -105,7 +105,7 @@ def test_counts_are_asked_for(tmp_path: Path, label: dict[str, Any]) -> None:
     assert 0.1 < json.loads(told)["scores"]["R²"] < 1.0, told
     dperm("effects", tmp_path / "m.json", "-o", tmp_path / "e.html")
     page = (tmp_path / "e.html").read_text()
-    assert "× 2 doubles the expected visits" in page
+    assert "×2 doubles the expected visits" in page
     dperm("card", tmp_path / "m.json", "-o", tmp_path / "c.html")
 
 

@@ -55,7 +55,7 @@ def test_noise_alone_reaches_as_far_as_is_said(name: str) -> None:
     model = DPLogisticRegression(epsilon=1.0, mechanism=method, classes=[0, 1], random_state=0, **given)
     mechanism, objective = model.mechanism_for(2 + EMPTY)
     law, found = _empty(mechanism, objective, 4000)
-    # of one vector of pure noise, whose coordinates hang together by its length, one counts
+    # coordinates of one vector of pure noise depend on each other by its length: one of them counts
     alone = found[:, 0] if law.dimension else found.ravel()
     contrast = (found[:, 1] - found[:, 2]) / math.sqrt(2)  # of length 1, as one parameter is: both laws are round
     for sample in (alone, contrast):

@@ -44,7 +44,7 @@ def _trained(data: Dataset, seed: int, **given: Any) -> DPLogisticRegression:
 
 
 def _retrained(data: Dataset, fits: int, **given: Any) -> Iterator[Any]:
-    """Models of as many trainings, all made at once, each with noise of its own from a fixed seed."""
+    """Models of as many trainings, all made at once, each with other noise from a fixed seed."""
     model = _trained(data, 0, **given)
     mechanism, objective = model.mechanism_for(SCHEMA.dimension)
     with unlogged():
@@ -77,7 +77,7 @@ def test_a_level_that_many_have_stands_out() -> None:
     assert jobs.spread > np.ptp(jobs.heights[jobs.kept])
 
 
-def test_a_level_counts_whose_noise_says_that_records_have_it() -> None:
+def test_a_level_counts_if_its_noise_says_that_records_have_it() -> None:
     """The noise of a level that many have is a small part of that of an empty one."""
     model = _trained(_people(4000, others=0.3), 1)
     deviation = model.trace_["without_records"]["scale"]

@@ -38,7 +38,9 @@ def test_long_titles_leave_every_picture_its_width() -> None:
     axes have no room left."""
     schema = Schema("survey", "left", (*QUESTIONS, Column("left", "label")), ("no", "yes"), curves=5)
     model = _fitted(schema, DPLogisticRegression(epsilon=4.0, classes=["no", "yes"], random_state=0), ["no", "yes"])
-    page = effects_page(model, schema)
+    steps: list[tuple[int, int]] = []
+    page = effects_page(model, schema, progress=lambda done, count: steps.append((done, count)))
+    assert steps == [(number, 7) for number in range(1, 8)]
     assert page.count("<svg") == page.count('<figure class="effect">') == 7
     assert all(f"<h3>{column.name}</h3>" in page for column in QUESTIONS)
     lines = re.findall(r">([^<>]+)</t(?:ext|span)>", plot_effects(model, schema))
@@ -118,7 +120,7 @@ def test_words_for_heights() -> None:
     assert "it answers ill = yes where they add up to more than 0" in heights_of(machine, schema).explained
     visits = Schema("t", "visits", (Column("x", "number", (0, 1)), Column("visits", "label", (0, 9), measure="count")))
     counted = heights_of(_fitted(visits, DPPoissonRegressor(target_bound=9.0, random_state=0), [0.0, 3.0]), visits)
-    assert counted.said(np.log(2)) == "× 2"
+    assert counted.said(np.log(2)) == "×2"
     assert counted.tick(np.log(0.5)) == "×0.5"
     assert counted.up == "raises visits"
 
@@ -147,6 +149,27 @@ def test_noise_does_not_decide_what_can_be_seen() -> None:
     assert picture(effect, scale).svg
     loud = replace(effect, noise=np.array([50.0, 50.0, 1.0]))
     assert Scale.of([loud], words, 2.0).high < 4
+
+
+def test_a_training_that_diverged_says_nothing() -> None:
+    schema, model = _homes()
+    model.coef_ = np.full_like(model.coef_, np.nan)
+    with pytest.raises(ValueError, match="this training diverged"):
+        effects(model, schema)
+
+
+def test_cells_of_a_map_are_shown_with_their_names() -> None:
+    columns = (
+        Column("town", "category", categories=("$a$", "a very long name of a town")),
+        Column("age", "number", (0, 9)),
+        PRICE,
+    )
+    schema = Schema("t", "price", columns, curves=4, pairs=(("town", "age"),))
+    model = _fitted(schema, DPRidge(epsilon=4.0, random_state=0), [-1.0, 1.0])
+    found = effects(model, schema)
+    cells = picture(found[2], Scale.of(found, heights_of(model, schema), 2.0)).marks
+    assert len(cells) == 2 * 4
+    assert {mark.text.split(",")[0] for mark in cells} == {"$a$", "a very long name of a town"}
 
 
 def test_a_private_picture_says_so_in_itself() -> None:

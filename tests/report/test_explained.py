@@ -13,6 +13,7 @@ from dperm.data import Column, Schema, SchemaEncoder, SchemaError
 from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPPoissonRegressor, DPQuantileRegressor, DPRidge
 from dperm.report.effects import effects
 from dperm.report.explained import Explanation, explain, explanation_page
+from dperm.report.level_noise import EqualNoise
 
 COLUMNS = (
     Column("age", "number", (0, 80)),
@@ -116,6 +117,23 @@ def test_heights_are_those_of_the_effects() -> None:
     assert [parts[name].value for name in ("job", "admitted year", "hour")] == ["smith", "2020-01-01", "0"]
     assert found.ordered[0].height == max(found.parts, key=lambda part: abs(part.height)).height
     assert found.answer == f"y {found.heights.level(found.total)}"
+
+
+def test_heights_are_compared_with_what_the_page_compares_them_with() -> None:
+    class First(EqualNoise):
+        def reference(self, features: slice) -> Any:
+            return np.eye(features.stop - features.start)[0]
+
+    model = _given(NUMBERS, DPRidge(epsilon=8.0, random_state=0), [-1.0, 0.5])
+    row = dict(_frame().iloc[0])
+    drawn = {effect.column: effect for effect in effects(model, NUMBERS, noise=First(1.0))}
+    assert drawn["job"].heights[0] == 0
+    found = explain(model, NUMBERS, row, noise=First(1.0))
+    job = next(part for part in found.parts if part.column == "job")
+    place = {"baker": 0, "nurse": 1, "smith": 2}[row["job"]]
+    assert job.height == pytest.approx(drawn["job"].heights[place], rel=1e-6)
+    assert found.constant + sum(part.height for part in found.parts) == pytest.approx(found.total)
+    assert found.total == explain(model, NUMBERS, row).total
 
 
 def test_what_is_left_out_is_missing_where_the_schema_fills_it() -> None:

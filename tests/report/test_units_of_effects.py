@@ -25,3 +25,28 @@ def test_noise_is_in_the_units_of_the_heights(kind: type) -> None:
         assert other.heights == pytest.approx(1000 * one.heights)
         assert other.noise == pytest.approx(1000 * one.noise)
         assert one.noise[-1] > 0
+
+
+def test_thresholds_are_in_the_units_of_the_heights() -> None:
+    """Whether targets are stated in their units, in others, or were scaled by whoever trained."""
+    rng = np.random.default_rng(0)
+    rows = np.zeros((400, 3))
+    rows[np.arange(400), rng.integers(0, 2, 400)] = 1.0
+    given = {"epsilon": 4.0, "random_state": 0}
+    found = []
+    for high, stated in ((1.0, True), (1000.0, True), (1000.0, False)):
+        columns = (Column("c", "category", categories=("a", "b"), other=True), Column("y", "label", (0, high)))
+        schema = Schema("t", "y", columns)
+        if stated:
+            model = DPQuantileRegressor(target_range=(0.0, high), **given).fit(rows, high * rows[:, 0])
+        else:
+            model = DPQuantileRegressor(**given).fit(rows, 2 * rows[:, 0] - 1)
+        (effect,) = effects(model, schema)
+        found.append((effect.heights, effect.may_be_empty[0]))
+    (small, first), *others = found
+    for heights, level in others:
+        assert heights == pytest.approx(1000 * small)
+        assert level.reach == pytest.approx(1000 * first.reach)
+        assert level.without == pytest.approx(1000 * first.without)
+    assert first.reach is not None
+    assert first.reach > 0

@@ -25,7 +25,7 @@ class WithoutRecords:
 
     Such a θ_j is in no prediction, so that what is minimised splits into a part without it and one in it alone.
 
-    * Objective perturbation minimises Σℓ + (Λ/2)‖θ‖² + bᵀθ with b ~ N(0, σ²I): the part in θ_j is (Λ/2)θ_j² + b_jθ_j, whose
+    * Objective perturbation minimises Σℓ + (Λ/2)‖θ‖² + bᵀθ with b ~ N(0, σ²I): the part in θ_j is (Λ/2)θ_j² + b_jθ_j. Its
       minimiser is −b_j/Λ, noise divided by the curvature that the regulariser alone gives. What is released has a second noise of
       standard deviation τ, so that θ_j ~ N(0, σ²/Λ² + τ²), independently of all other parameters. In a ball the minimiser is
       divided by Λ and a multiplier that is not negative: then it is no farther from 0.

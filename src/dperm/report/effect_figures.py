@@ -24,13 +24,15 @@ with needed("matplotlib", "A figure"):
 
 _LINE, _BAR, _APART, _STANDS_OUT = COLOURS[5], COLOURS[1], COLOURS[6], COLOURS[4]
 _MOST_BARS = 12  # of categories that the schema names; the others are in the table of all numbers
-_MOST_CELLS = 150  # of a map, that are told on the picture
+_CELL = 12  # letters of a name beside a map
+_MOST_CELLS = 150  # of a map, beyond which its numbers are not shown where one points
 _WIDTH = 4.6  # inches of a picture, which a page scales
 _ACROSS = 3  # pictures, where one figure has all
 _TITLE, _TITLE_LINES = 48, 4  # letters in a line of a title within a figure, and lines
 _NAME, _NAME_LINES = 22, 2  # the same of a category
 _SMALL = 8.0  # points
 _ROOM = 0.06  # of the heights' span, that is left free above and below
+_LETTER = 0.02  # of an axis with bars, that a letter of a number takes
 _MASS = 0.2  # of the axis, that the most records take below a curve
 _LABELS = 0.22  # of the span, beside bars, for their numbers
 
@@ -97,10 +99,9 @@ def picture(effect: Effect, scale: Scale, *, private: bool = False) -> Picture:
         figure = Figure(figsize=(_WIDTH, _height(effect)), layout="constrained")
         if private:
             figure.suptitle("PRIVATE: for the data holder alone", fontsize=_SMALL, x=0.99, ha="right")
-        places = _draw(figure, effect, scale)
-        figure.draw_without_rendering()
+        places = draw_effect(figure.add_subplot(), effect, scale)
+        svg = as_svg(figure, f"effect of {effect.column}")  # which finds out where the axes are
         marks = [_mark(figure, axes, across, up, text) for axes, across, up, text in places]
-        svg = as_svg(figure, f"effect of {effect.column}")
     left_out = int(effect.kept.sum()) - _MOST_BARS
     drawn_partly = not effect.is_curve and effect.sides is None and left_out > 0
     remark = f"The {_MOST_BARS // 2} lowest and the {_MOST_BARS // 2} highest of {_MOST_BARS + left_out}." if drawn_partly else ""
@@ -120,7 +121,7 @@ def effects_figure(found: Sequence[Effect], scale: Scale, *, private: bool = Fal
         boxes = np.reshape(figure.subfigures(len(rows), across, height_ratios=tall, squeeze=False), -1)
         for box, effect in zip(boxes, found, strict=False):
             box.suptitle(_title(effect), fontsize=10, x=0.02, ha="left")
-            _draw(box, effect, scale)
+            draw_effect(box.add_subplot(), effect, scale)
         return as_svg(figure, f"effects of {len(found)} columns")
 
 
@@ -144,28 +145,34 @@ def _height(effect: Effect) -> float:
     return 0.75 + 0.27 * rows
 
 
-def _draw(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float, float, str]]:
-    """Draw into a figure or a part of one. Returns axes, two coordinates and a text for each place whose numbers are told."""
+def draw_effect(axes: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float, float, str]]:
+    """Draw one effect on axes of matplotlib's, without its title. A missing value of a number gets axes beside these.
+
+    Returns
+    -------
+    list of (axes, float, float, str)
+        The axes, the two coordinates and the numbers of each place that a reader may point at.
+    """
     if effect.sides is not None:
-        return _draw_surface(canvas, effect, scale)
-    return _draw_curve(canvas, effect, scale) if effect.is_curve else _draw_bars(canvas, effect, scale)
+        return _draw_surface(axes, effect, scale)
+    return _draw_curve(axes, effect, scale) if effect.is_curve else _draw_bars(axes, effect, scale)
 
 
 def _mark(figure: Figure, axes: Any, across: float, up: float, text: str) -> Mark:
     left, bottom = axes.transData.transform((across, up))
     box = figure.bbox
-    return Mark(round(100 * left / box.width, 2), round(100 - 100 * bottom / box.height, 2), text)
+    return Mark(round(float(100 * left / box.width), 2), round(float(100 - 100 * bottom / box.height), 2), text)
 
 
-def _told(scale: Scale, place: str, height: float, noise: float | None) -> str:
+def _described(scale: Scale, place: str, height: float, noise: float | None) -> str:
     """A level's numbers, for a reader who points at it."""
     band = "" if noise is None else f", ± {scale.heights.size(scale.deviations * noise)} of noise"
     return f"{place}: {scale.heights.said(height)}{band}"
 
 
-def told_of_empty(level: MayBeEmpty, scale: Scale) -> str:
+def described_empty(level: MayBeEmpty, scale: Scale) -> str:
     """Say what is known of a level that maybe no record has, for a reader who points at it."""
-    said = _told(scale, level.name, level.height, level.noise)
+    said = _described(scale, level.name, level.height, level.noise)
     if level.reach is None and level.noise is not None:
         return f"{said}; maybe no record has it"
     if level.reach is None:
@@ -187,10 +194,7 @@ def _unit_label(scale: Scale) -> str:
     return _wrapped(scale.heights.axis, 30, 2)
 
 
-def _draw_curve(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float, float, str]]:
-    apart = effect.may_be_empty
-    grid = canvas.add_gridspec(1, 2 if apart else 1, width_ratios=(10, 1.6) if apart else (1,))
-    axes = canvas.add_subplot(grid[0, 0])
+def _draw_curve(axes: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float, float, str]]:
     places, heights = np.array(effect.places, dtype=np.float64), effect.heights
     if effect.noise is not None:
         band = scale.deviations * effect.noise
@@ -203,27 +207,35 @@ def _draw_curve(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, fl
     axes.set_xlim(places[0], places[-1])
     if effect.log:
         _log_axis(axes, places)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: plain(place, 6)))
     axes.set_ylim(scale.low, scale.high)
     axes.set_ylabel(_unit_label(scale), fontsize=_SMALL)
     _format_heights(axes.yaxis, scale)
     axes.tick_params(labelsize=_SMALL)
     noise = [None] * len(places) if effect.noise is None else effect.noise.tolist()
     named = zip(places, heights, noise, strict=True)
-    told = [(axes, at, scale.within(up), _told(scale, plain(at, 4), up, each)) for at, up, each in named]
-    if apart:
-        beside = canvas.add_subplot(grid[0, 1], sharey=axes)
-        beside.tick_params(labelleft=False, length=0, labelsize=_SMALL)
-        beside.set_xlim(-0.5, 0.5)
-        beside.set_xticks([0.0], [MISSING])
-        beside.grid(visible=False, axis="x")
-        (level,) = apart
-        _threshold(beside, level, scale, upright=True)
-        beside.plot([0.0], [scale.within(level.height)], **_look_apart(level, scale))
-        if level.judged and level.noise is not None:
-            ends = [scale.within(level.height + side * scale.deviations * level.noise) for side in (-1, 1)]
-            beside.plot([0.0, 0.0], ends, color=INK, linewidth=0.8)
-        told.append((beside, 0.0, scale.within(level.height), told_of_empty(level, scale)))
-    return told
+    marked = [(axes, at, scale.within(up), _described(scale, plain(at, 4), up, each)) for at, up, each in named]
+    for level in effect.may_be_empty:
+        marked.append(_draw_beside(axes, level, scale))
+    return marked
+
+
+def _draw_beside(axes: Any, level: MayBeEmpty, scale: Scale) -> tuple[Any, float, float, str]:
+    """Draw a missing value on narrow axes beside those of its column's curve."""
+    beside = axes.inset_axes((1.07, 0.0, 0.15, 1.0), sharey=axes)
+    beside.tick_params(labelleft=False, length=0, labelsize=_SMALL)
+    beside.set_xlim(-0.5, 0.5)
+    beside.set_xticks([0.0], [level.name])
+    beside.grid(visible=False, axis="x")
+    _threshold(beside, level, scale, upright=True)
+    shown = scale.within(level.height)
+    beside.plot([0.0], [shown], **_look_apart(level, scale))
+    if level.judged and level.noise is not None:
+        ends = [scale.within(level.height + side * scale.deviations * level.noise) for side in (-1, 1)]
+        beside.plot([0.0, 0.0], ends, color=INK, linewidth=0.8)
+    return beside, 0.0, shown, described_empty(level, scale)
 
 
 def _log_axis(axes: Any, places: Any) -> None:
@@ -254,9 +266,8 @@ def _threshold(axes: Any, level: MayBeEmpty, scale: Scale, *, upright: bool, at:
         axes.fill_betweenx([at - 0.4, at + 0.4], ends[0], ends[1], **sizes)
 
 
-def _draw_bars(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float, float, str]]:
+def _draw_bars(axes: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float, float, str]]:
     """Levels that the schema names, the highest on top, and apart below them those that maybe nobody has."""
-    axes = canvas.add_subplot(1, 1, 1)
     order = [place for place in np.argsort(effect.heights) if effect.kept[place]]
     if len(order) > _MOST_BARS:  # the ends tell
         order = [*order[: _MOST_BARS // 2], *order[-_MOST_BARS // 2 :]]
@@ -265,9 +276,9 @@ def _draw_bars(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, flo
     names = [str(effect.places[place]) for place in order]
     error = None if effect.noise is None else [scale.deviations * (each or 0.0) for each in noise]
     axes.barh(range(len(order)), heights, xerr=error, color=_BAR, ecolor=INK, error_kw={"linewidth": 0.8})
-    told: list[tuple[Any, float, float, str]] = []
+    marked: list[tuple[Any, float, float, str]] = []
     for place, (name, height, each) in enumerate(zip(names, heights, noise, strict=True)):
-        told.append((axes, scale.within(height), place, _told(scale, name, height, each)))
+        marked.append((axes, scale.within(height), place, _described(scale, name, height, each)))
         if each is None:
             _number(axes, height, place, scale.heights.said(height), scale)
     rows = list(range(len(order)))
@@ -282,46 +293,53 @@ def _draw_bars(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, flo
         if not (level.judged and level.noise is not None):  # a band stands there
             said = "" if level.judged else ", within noise" if level.reach is not None else ", maybe noise"
             _number(axes, level.height, at, scale.heights.said(level.height) + said, scale)
-        told.append((axes, scale.within(level.height), at, told_of_empty(level, scale)))
+        marked.append((axes, scale.within(level.height), at, described_empty(level, scale)))
         rows, names = [at, *rows], [level.name, *names]
     axes.set_yticks(rows, [_wrapped(name, _NAME, _NAME_LINES) or " " for name in names], fontsize=_SMALL)
     axes.grid(visible=False, axis="y")
     axes.axvline(0.0, color=INK, linewidth=0.6, alpha=0.5)
-    room = _LABELS * (scale.high - scale.low)
-    axes.set_xlim(scale.low - room, scale.high + room)
+    axes.set_xlim(*_bar_limits(scale))
     axes.set_xlabel(_unit_label(scale), fontsize=_SMALL)
     _format_heights(axes.xaxis, scale)
     axes.tick_params(axis="x", labelsize=_SMALL)
-    return told
+    return marked
 
 
 def _number(axes: Any, height: float, at: float, text: str, scale: Scale) -> None:
-    """The number of a bar, at its end."""
-    right = height >= 0
-    long = len(text) > 8 and abs(scale.within(height)) > (scale.high - scale.low) / 3  # it would leave the picture: at the start
+    """The number of a bar, at its end, or on the other side of 0 where it would leave the picture."""
+    right, shown = height >= 0, scale.within(height)
+    low, high = _bar_limits(scale)
+    there = (high - shown if right else shown - low) < _LETTER * len(text) * (high - low)
+    leftwards = right if there else not right
     axes.annotate(
         text,
-        (0.0 if long else scale.within(height), at),
-        xytext=((-3 if right else 3) if long else (3 if right else -3), 0),
+        (0.0 if there else shown, at),
+        xytext=(-3 if leftwards else 3, 0),
         textcoords="offset points",
         va="center",
-        ha=("right" if right else "left") if long else ("left" if right else "right"),
+        ha="right" if leftwards else "left",
         fontsize=_SMALL - 1,
     )
 
 
-def _draw_surface(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float, float, str]]:
+def _bar_limits(scale: Scale) -> tuple[float, float]:
+    """The ends of an axis with bars, with room for their numbers."""
+    room = _LABELS * (scale.high - scale.low)
+    return scale.low - room, scale.high + room
+
+
+def _draw_surface(axes: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float, float, str]]:
     """The first column upwards, the second across; violet is above the average, orange below. What maybe nobody has is pale."""
     assert effect.sides is not None
-    axes = canvas.add_subplot(1, 1, 1)
     first, second = ([_short(name) for name in side] for side in effect.sides)
+    shown = [[words(name[:_CELL]) for name in side] for side in (first, second)]
     heights = effect.heights.reshape(len(first), len(second))
     most = max(-scale.low, scale.high)
     pale = np.where(effect.kept.reshape(heights.shape), 1.0, 0.25)
     drawn = axes.imshow(heights, cmap="PuOr", vmin=-most, vmax=most, aspect="auto", origin="lower", alpha=pale)
     rows, columns = (range(0, len(side), 1 + (len(side) - 1) // 8) for side in (first, second))
-    axes.set_yticks(rows, [first[place] for place in rows], fontsize=7)
-    axes.set_xticks(columns, [second[place] for place in columns], fontsize=7, rotation=45, ha="right")
+    axes.set_yticks(rows, [shown[0][place] for place in rows], fontsize=7)
+    axes.set_xticks(columns, [shown[1][place] for place in columns], fontsize=7, rotation=45, ha="right")
     axes.grid(visible=False)
     bar = axes.figure.colorbar(drawn, ax=axes, shrink=0.85, format=FuncFormatter(lambda height, _: scale.heights.tick(height)))
     bar.ax.tick_params(labelsize=7)
@@ -336,4 +354,4 @@ def _draw_surface(canvas: Any, effect: Effect, scale: Scale) -> list[tuple[Any, 
 
 def _short(feature: str) -> str:
     """What a feature's name says beside its column's."""
-    return MISSING if feature.endswith(f" {MISSING}") else words(feature.split("≈")[-1].split("=")[-1][:12])
+    return MISSING if feature.endswith(f" {MISSING}") else feature.split("≈")[-1].split("=")[-1]

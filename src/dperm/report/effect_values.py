@@ -78,7 +78,7 @@ class Effect:
     Attributes
     ----------
     column : str
-        The column's name; of a pair of columns "first × second", whose heights are added to those of its columns.
+        The column's name, or "first × second" for a pair of columns. A pair adds its heights to those of its columns.
     places : tuple
         Numbers in the column's own units, or categories, or of a pair the features' names.
     heights : (k,)
@@ -86,7 +86,7 @@ class Effect:
     log : bool
         Whether places are on a logarithmic scale.
     missing : float or None
-        The height of a missing value, None where it has none of its own.
+        The height of a missing value, None where the model has no feature for it.
     noise : (k,) or None
         The standard deviations of heights by chance, where they are known.
     sides : pair of lists of str or None
@@ -189,10 +189,11 @@ def effects(
     any model, in the units of its `coef_`. With `refits` to the records it is known of every mechanism, as far as the choice of
     records goes, too, and what is returned is then for the data holder alone (NOT PRIVATE).
 
-    How far noise brings a level that no record has is public of output and objective perturbation, whose traces state it; see
-    `dperm.mechanisms.without_records.WithoutRecords` for the derivation.
+    How far noise brings a level that no record has is public for output and objective perturbation: the model's trace states it.
+    `dperm.mechanisms.without_records.WithoutRecords` has the derivation.
 
-    ValueError for a model of other features or without the label, and for both `refits` and `noise`.
+    ValueError for a model of other features, without the label or with coefficients that are not finite, and for both `refits`
+    and `noise`.
     """
     row, sign = row_of(model, schema, label)
     noise = noise_of(model, schema, label, refits, noise)
@@ -243,6 +244,8 @@ def row_of(model: Any, schema: Schema, label: Any) -> tuple[int, float]:
     table = np.atleast_2d(model.coef_)
     if table.shape[1] != schema.dimension:
         raise ValueError(f"Expected a model of the schema's {schema.dimension} features, got one of {table.shape[1]}.")
+    if not np.isfinite(table).all():
+        raise ValueError("Expected finite coefficients: this training diverged, and the model says nothing.")
     known: list[Any] = list(getattr(model, "classes_", ()))
     label = known[-1] if label is None and len(known) == 2 else label
     if known and label not in known:
@@ -256,14 +259,14 @@ def row_of(model: Any, schema: Schema, label: Any) -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class _Empty:
-    """What is known of a feature of its own that maybe no record has: see `MayBeEmpty`."""
+    """What is known of a feature that maybe no record has: see `MayBeEmpty`."""
 
     reach: float | None = None
     held: bool = False
 
 
 def _empties(model: Any, schema: Schema, columns: Sequence[LevelContrasts], noise: LevelNoise | None) -> dict[int, _Empty]:
-    """What is known of each feature that maybe no record has, by its number; pairs have none of their own."""
+    """What is known of each feature that maybe no record has, by its number. Features of pairs are left out."""
     features = {feature: contrasts for contrasts in columns for feature in _features_that_may_be_empty(contrasts)}
     law = WithoutRecords.of(model.trace_)
     if law is None or not features:

@@ -40,10 +40,15 @@ class Heights:
     kind: str
     label: str = ""
 
+    @property
+    def none(self) -> str:
+        """The height that changes nothing."""
+        return "×1" if self.kind == "factor" else "0"
+
     def said(self, height: float) -> str:
         """A height as a number with its sign, or as a factor."""
         if self.kind == "factor":
-            return f"× {math.exp(min(height, 700.0)):.{_DIGITS}g}"
+            return f"×{math.exp(min(height, 700.0)):.{_DIGITS}g}"
         if self.kind == "points":
             return f"{round(height, 2) + 0.0:+.2f}"  # 0 has no minus
         return signed(height)
@@ -63,7 +68,7 @@ class Heights:
     def tick(self, height: float) -> str:
         """A height beside an axis."""
         if self.kind == "factor":
-            return f"×{math.exp(min(height, 700.0)):.2g}"
+            return f"×{math.exp(min(height, 700.0)):.3g}"
         return plain(height, 4, least=1000)
 
 
@@ -117,9 +122,9 @@ def _of_numbers(loss: Any, schema: Schema) -> Heights:
     if isinstance(loss.plain, QuantileLoss):
         target = f"the {loss.plain.quantile:g} quantile of {target}"
     if isinstance(loss.plain.link, Log):
-        explained = f"Heights are factors: × 2 doubles the expected {target}, × 0.5 halves it."
+        explained = f"Heights are factors: ×2 doubles the expected {target}, ×0.5 halves it."
         return Heights(f"{target}, times", f"raises {target}", f"lowers {target}", explained, "factor", f"expected {target}")
-    explained = f"Heights are amounts of {schema.target}, in its own units."
+    explained = f"Heights are amounts of {schema.target}, in its own units"
     if (known := schema.target_range) is not None:
-        explained += f" {schema.target} lies between {plain(known.low, 6)} and {plain(known.high, 6)}."
-    return Heights(schema.target, f"raises {target}", f"lowers {target}", explained, "amount", target)
+        explained += f", where it lies between {plain(known.low, 6)} and {plain(known.high, 6)}"
+    return Heights(schema.target, f"raises {target}", f"lowers {target}", f"{explained}.", "amount", target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dperm.data import Schema
@@ -36,10 +36,12 @@ def effects_page(
     *,
     constant: str | None = None,
     noise: LevelNoise | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> str:
     """Write all effects as a page, those first that do most beyond noise; with `refits` NOT PRIVATE, see `effects`.
 
-    Where the noise of the levels is not known nothing is ranked, and columns stand in the schema's order.
+    Where the noise of the levels is not known nothing is ranked, and columns stand in the schema's order. `progress(done, count)`
+    is called after each picture.
     """
     noise = noise_of(model, schema, label, refits, noise)
     found = effects(model, schema, label, constant=constant, noise=noise)
@@ -48,7 +50,12 @@ def effects_page(
     private = noise is not None and noise.private
     first, rest = order or ([], found)
     scale = Scale.of(found, heights, deviations_for(found, noise))
-    drawn = [picture(effect, scale, private=private) for effect in [*first, *rest][:_MOST_DRAWN]]
+    drawn: list[Picture] = []
+    chosen = [*first, *rest][:_MOST_DRAWN]
+    for effect in chosen:
+        drawn.append(picture(effect, scale, private=private))
+        if progress is not None:
+            progress(len(drawn), len(chosen))
     return rendered(
         "effects.html",
         title=schema.title or schema.name,
@@ -74,5 +81,5 @@ def _groups(drawn: Sequence[Picture], first: Sequence[Effect], *, is_ranked: boo
     if not is_ranked:
         return [("The columns, in the order of the schema", drawn)]
     count = min(len(first), len(drawn))
-    groups = [("More than noise", drawn[:count]), ("Not told from noise", drawn[count:])]
+    groups = [("More than noise", drawn[:count]), ("Within noise", drawn[count:])]
     return [(heading, pictures) for heading, pictures in groups if pictures]

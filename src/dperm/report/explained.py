@@ -17,6 +17,7 @@ from dperm.data.schema.row_faults import clipped_rows, row_faults
 from dperm.objectives import RECORD
 from dperm.report.effect_values import effects, range_inside, row_of, unit_of_heights
 from dperm.report.effect_words import Heights, heights_of
+from dperm.report.level_noise import LevelNoise
 from dperm.report.page import rendered
 
 
@@ -94,12 +95,15 @@ class Explanation:
         }
 
 
-def explain(model: Any, schema: Schema, row: Any, label: Any = None, *, constant: str | None = None) -> Explanation:
+def explain(
+    model: Any, schema: Schema, row: Any, label: Any = None, *, constant: str | None = None, noise: LevelNoise | None = None
+) -> Explanation:
     """Explain the prediction of a fitted linear estimator for one row: a mapping of the table's columns to entries, or a table of
     one row.
 
-    Columns that a mapping leaves out are missing, where the schema fills missing values; `label` and `constant` are those of
-    `dperm.report.effects.effects`. Nothing is charged, and nothing of the row is kept.
+    Columns that a mapping leaves out are missing, where the schema fills missing values. `label`, `constant` and `noise`, which
+    may say what heights are compared with, are those of `dperm.report.effects.effects`. Nothing is charged, and nothing of the
+    row is kept.
 
     SchemaError for a row that does not fit the schema, ValueError for a model of other features and for another number of rows.
     """
@@ -114,14 +118,15 @@ def explain(model: Any, schema: Schema, row: Any, label: Any = None, *, constant
     clipped = set(clipped_rows(schema, table).get(0, "").split(", "))
     doubtful = {
         effect.column: {level.name for level in effect.may_be_empty if not level.counts}
-        for effect in effects(model, schema, label)
+        for effect in effects(model, schema, label, noise=noise)
     }
     inside = range_inside(model, schema)
     middle = 0.0 if inside is None else float(inside.restored(0.0))
     start = unit * sign * float(np.ravel(model.intercept_)[place]) + middle
     total = start + float(seen @ weights)
     parts: list[Part] = []
-    for part, contrasts in zip(schema.parts, level_contrasts(schema), strict=True):
+    reference = None if noise is None else noise.reference
+    for part, contrasts in zip(schema.parts, level_contrasts(schema, reference), strict=True):
         mine, average = weights[contrasts.features], float(contrasts.average @ weights[contrasts.features])
         start += average
         height = float(seen[contrasts.features] @ mine) - average

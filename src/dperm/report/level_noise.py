@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtrit
 
 from dperm._types import Array
 from dperm.mechanisms.without_records import WithoutRecords
@@ -26,7 +26,7 @@ class LevelNoise(ABC):
 
     #: what heights are compared with, in words
     compared: str = "compared with the average over the places shown"
-    #: whether it is made from records without noise of its own, so that what shows it is for the data holder alone
+    #: whether it is made from records without noise, so that what shows it is for the data holder alone
     private: bool = False
 
     @property
@@ -104,8 +104,8 @@ class Contrasts(Protocol):
 
 @dataclass(frozen=True)
 class CurvatureNoise(LevelNoise):
-    """The noise of privacy by a released Hessian, of a model of two classes or of numbers whose target is `unit` times that
-    inside."""
+    """The noise of privacy by a released Hessian, for a model of two classes or of numbers. Coefficients are `unit` times those
+    that the Hessian was released at."""
 
     contrasts: Contrasts
     unit: float = 1.0
@@ -159,6 +159,10 @@ class RefittedNoise(LevelNoise):
 
     def deviations(self, vectors: Array, features: slice) -> Array:
         return np.linalg.norm(vectors @ self.root[features], axis=1)
+
+    def reach(self, chance: float) -> float:
+        """That of Student's law: so few models tell a standard deviation no better."""
+        return -float(stdtrit(self.models - 1, chance / 2))
 
 
 def known_noise(model: Any, refits: Refits | None, row: int) -> LevelNoise | None:

@@ -275,7 +275,7 @@ def test_pages_and_pictures() -> None:
     ridge = DPRidge(epsilon=8.0).fit(SchemaEncoder(regression, frame).features()[0], (labels == "yes") * 1.0)
     assert [len(effect.places) for effect in effects(ridge, regression)] == [2, 2, 2, 2]
     assert "raises ill" in (drawn := effects_page(ridge, regression))
-    assert "Heights are amounts of ill, in its own units. ill lies between 0 and 1." in drawn
+    assert "Heights are amounts of ill, in its own units, where it lies between 0 and 1." in drawn
     with pytest.raises(ValueError, match="features"):
         effects(model, SCHEMA.with_curves(5))
     three = replace(SCHEMA, classes=("a", "b", "c"))

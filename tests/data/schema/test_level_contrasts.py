@@ -1,4 +1,4 @@
-"""Contrasts of a column's levels: heights beyond an average that levels which nobody may have are not part of."""
+"""Contrasts of a column's levels: heights beyond an average without levels that maybe nobody has."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_differences_of_heights_are_differences_of_predictions(schema: Schema) -
         assert scores - scores[0] == pytest.approx(found - found[0], abs=1e-6), contrasts.name
 
 
-def test_levels_that_nobody_may_have_move_no_other_height() -> None:
+def test_levels_that_maybe_nobody_has_move_no_other_height() -> None:
     weights = np.random.default_rng(1).normal(size=SCHEMA.dimension)
     moved = weights.copy()
     for contrasts in level_contrasts(SCHEMA):

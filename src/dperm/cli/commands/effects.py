@@ -11,7 +11,7 @@ import typer
 
 from dperm.cli.command_files import JsonFlag
 from dperm.cli.files import refitted, reserved
-from dperm.cli.printing import say, say_json
+from dperm.cli.printing import progress, say, say_json
 from dperm.jobs.files import SavedModel, json_table, refuse_same
 from dperm.jobs.options import VerifyKey
 
@@ -72,7 +72,9 @@ def effects(asked: EffectsOptions) -> None:
     constant = (saved.extra.get("fit_by") or {}).get("column")
     noise = noise_of(saved.fitted, schema, asked.label, again, _released_noise(asked, saved, schema))
     found = report.effects(saved.fitted, schema, asked.label, constant=constant, noise=noise)
-    page.write(report.effects_page(saved.fitted, schema, asked.label, constant=constant, noise=noise))
+    with progress("Drawing", not asked.as_json) as step:
+        drawn = report.effects_page(saved.fitted, schema, asked.label, constant=constant, noise=noise, progress=step)
+    page.write(drawn)
     heights = heights_of(saved.fitted, schema, asked.label)
     if asked.as_json:
         say_json(_as_json(found, heights, schema, private=again is not None))
@@ -88,7 +90,7 @@ def _model(asked: EffectsOptions) -> tuple[SavedModel, Schema]:
     saved = SavedModel.at(asked.model, asked.verify_key)
     schema = saved.schema
     if schema is None:
-        raise ValueError(f"Expected a model of a table with a schema, got {asked.model}, whose features have no names.")
+        raise ValueError(f"Expected a model of a table with a schema, got {asked.model}: its features have no names.")
     known = list(getattr(saved.fitted, "classes_", ()))
     if asked.label is None and len(known) > 2:
         raise ValueError(f"Expected --label, one of {', '.join(map(str, known[:8]))}: each class has effects of its own.")
@@ -149,7 +151,8 @@ def _explain(asked: EffectsOptions, entries: list[str]) -> None:
     saved, schema = _model(asked)
     part: Mapping[str, Any] = saved.extra.get("fit_by") or {}
     row = _typed(entries, part, schema) if table is None else _row_of(*table, schema, part)
-    found = explain(saved.fitted, schema, row, asked.label, constant=part.get("column"))
+    noise = _released_noise(asked, saved, schema)
+    found = explain(saved.fitted, schema, row, asked.label, constant=part.get("column"), noise=noise)
     if page is not None:
         page.write(explanation_page(found, schema.title or schema.name))
     if asked.as_json:

@@ -41,7 +41,7 @@ class LevelContrasts:
     may_be_empty : (k,) of bool
         Which places maybe no record has.
     missing : (w,) or None
-        The contrast of a missing value, where it has a feature of its own. Maybe no record has it.
+        The contrast of a missing value, where the model has a feature for it. Maybe no record has it.
     sides : pair of lists of str or None
         The names of the features of the first column and of the second, of a pair.
     """
