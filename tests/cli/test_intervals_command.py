@@ -87,7 +87,8 @@ def test_what_cannot_have_intervals_is_refused_before_the_charge(files: tuple[Pa
     table, schema, model = files
     charged = len(SpendLog.current().charges())
     out = ("-o", tmp_path / "i.json")
-    assert "Expected --level in (0, 1)" in dperm("intervals", model, table, "--epsilon", "1", "--level", "2", *out, expect=1).stderr
+    wrong = dperm("intervals", model, table, "--epsilon", "1", "--level", "2", *out, expect=1)
+    assert "Expected --level in (0, 1)" in wrong.stderr
     short = tmp_path / "short.json"
     dperm("train", table, "--schema", schema, "--curves", "0", "--public-size", SIZE, "-o", short)
     scaled = dperm("intervals", short, table, "--epsilon", "1", *out, expect=1).stderr

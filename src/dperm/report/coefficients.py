@@ -118,8 +118,8 @@ def _refuse_clipped(dataset: Dataset) -> None:
     found += [f"{count:,} entries of {name}" for name, count in survey.outside.items()]
     if found:
         raise ValueError(
-            f"Expected numbers within the schema's ranges, got {', '.join(found)} outside, which are clipped: coefficients are not "
-            "those of the records as they are. State wider ranges, or --clipped named."
+            f"Expected numbers within the schema's ranges, got {', '.join(found)} outside, which are clipped: coefficients are "
+            "not those of the records as they are. State wider ranges, or --clipped named."
         )
 
 
