@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dperm._files import Reserved, write_new
-from dperm.jobs.files import dataset_of, keep, refuse_same, uninterrupted
+from dperm.jobs.files import SavedModel, dataset_of, keep, refuse_same, uninterrupted
 from dperm.jobs.models import Kind, ModelOptions, by_part
 from dperm.jobs.options import SOURCE, Indices, stated_indices
 
@@ -33,6 +33,11 @@ class TrainingOptions(ModelOptions):
     source: Annotated[str, f"Records: {SOURCE}."]
     target: Annotated[str | None, "Target column."] = None
     schema: Annotated[Path | None, "Public schema of the table (see `dperm data propose`)."] = None
+    append_to: Annotated[
+        Path | None,
+        "An earlier model of the same table, which has grown since: its schema goes on, and the certificate is that of all "
+        "releases so far.",
+    ] = None
     accept_proposed: Annotated[bool, "Train on ranges and categories read off the data; the certificate says so."] = False
     indices: Indices = None
     output: Annotated[Path, "Model file to write."] = Path("model.json")
@@ -83,7 +88,8 @@ class Trained:
 @dataclass(frozen=True)
 class Training:
     """A training that is ready: its records are read, its files are reserved, and nothing is charged. `extra` is what model files
-    hold beside the model; `places` has the file of each part, or that of the one model under ""."""
+    hold beside the model; `places` has the file of each part, or that of the one model under "". `earlier` is the certificate of
+    the releases that this one is added to."""
 
     asked: TrainingOptions
     kind: Kind
@@ -94,6 +100,7 @@ class Training:
     places: dict[str, Reserved]
     page: Reserved | None
     key: SigningKey | None
+    earlier: Certificate | None = None
 
     def model_chosen(self) -> str:
         """Which model is trained, in words, where the options name none, and what of the schema chose it; otherwise ""."""
@@ -119,6 +126,10 @@ class Training:
         """Train, and write the models without an interruption. `print_instead` gets a model that no file takes, and returns
         whether it has it."""
         fitted = self.dataset.fit(self.estimator)
+        if self.earlier is not None:
+            from dperm.privacy import Certificate
+
+            fitted.certificate_ = Certificate.of_all([self.earlier, fitted.certificate_])
         with uninterrupted():
             return Trained(fitted, self._kept(fitted, print_instead), self)
 
@@ -164,11 +175,14 @@ def prepared_training(asked: TrainingOptions, progress: Callable[[int, int], Non
     `progress(rows, all)` is told of a table that is read in parts."""
     from dperm.privacy.certificates.signing import SigningKey
 
-    refuse_same(asked.source, asked.schema, asked.output, asked.sign_key, asked.private_report)
+    refuse_same(asked.source, asked.schema, asked.output, asked.sign_key, asked.private_report, asked.append_to)
     asked.budget()
+    appended = None if asked.append_to is None else _Appended.to(asked, asked.append_to)
     if asked.fit_by is not None and asked.private_report is not None:
         raise ValueError("Expected no --private-report with --fit-by.")
-    dataset, schema, kind = _records(asked, progress)
+    dataset, schema, kind = _records(asked, progress, appended)
+    if appended is not None:
+        appended.refuse_others(asked, dataset, schema)
     estimator = kind.estimator(dataset, asked)
     files = {"": asked.output}
     if asked.fit_by is not None:
@@ -187,10 +201,43 @@ def prepared_training(asked: TrainingOptions, progress: Callable[[int, int], Non
             "indices": dataset.indices,
         }
         json.dumps(extra, allow_nan=False)  # what could not be written is refused before the charge
-        yield Training(asked, kind, dataset, schema, estimator, extra, places, page, key)
+        earlier = None if appended is None else appended.certificate
+        yield Training(asked, kind, dataset, schema, estimator, extra, places, page, key, earlier)
 
 
-def _records(asked: TrainingOptions, progress: Callable[[int, int], None] | None) -> tuple[Dataset, Schema | None, Kind]:
+@dataclass(frozen=True)
+class _Appended:
+    """The model that a training is added to: its schema, and the certificate of all releases so far."""
+
+    schema: Schema
+    certificate: Certificate
+
+    @classmethod
+    def to(cls, asked: TrainingOptions, path: Path) -> _Appended:
+        """ValueError for a model of arrays or of a part of the records, and for a release of other neighbours."""
+        if asked.fit_by is not None:
+            raise ValueError("Expected no --fit-by with --append-to: releases of parts are not added to one of all records.")
+        saved = SavedModel.at(path)
+        schema, certificate = saved.schema, saved.fitted.certificate_
+        if schema is None or saved.extra.get("fit_by"):
+            raise ValueError(f"Expected a model of a whole table with a schema with --append-to, got {path}.")
+        if certificate.relation != asked.relation:
+            raise ValueError(f"Expected --relation {certificate.relation.value}, under which {path} was released.")
+        if not asked.delta >= certificate.delta:
+            raise ValueError(f"Expected --delta of at least {certificate.delta:g}, which the releases so far took.")
+        return cls(schema, certificate)
+
+    def refuse_others(self, asked: TrainingOptions, dataset: Dataset, schema: Schema | None) -> None:
+        """ValueError, before the charge, for another table than that of the earlier releases, or another unit."""
+        if schema is None or schema.name != self.schema.name:
+            raise ValueError(f"Expected the table {self.schema.name!r} with --append-to {asked.append_to}, got {dataset.name!r}.")
+        if (dataset.groups is not None) != self.certificate.of_persons or schema.unit != self.schema.unit:
+            raise ValueError(f"Expected the unit of {asked.append_to}: what was protected before goes on to be protected.")
+
+
+def _records(
+    asked: TrainingOptions, progress: Callable[[int, int], None] | None, appended: _Appended | None
+) -> tuple[Dataset, Schema | None, Kind]:
     """What to train on, and which model, chosen by the target as the schema declares it. ValueError for ranges that were read off
     the data, where nobody accepts that, and for a search whose price cannot be added."""
     from dperm import data
@@ -198,6 +245,8 @@ def _records(asked: TrainingOptions, progress: Callable[[int, int], None] | None
 
     named = not Path(asked.source).exists() and asked.source in data.named()
     stated = data.Schema.load(asked.schema) if asked.schema is not None and not named else None
+    if stated is None and appended is not None and not named:
+        stated = appended.schema
     if named or stated is not None or asked.model is not None:  # refused before a row is read
         kind = asked.kind_for(data.schema_of(asked.source) if named else stated)
         if stated is not None:
