@@ -20,7 +20,8 @@ from dperm._types import Array
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.extremes import Extreme, instead_of_none, right_angles
 from dperm.mechanisms.method import NoisyMethod
-from dperm.mechanisms.second_moments import refuse_many_parameters, released_matrix
+from dperm.mechanisms.released_mass import MASS_ENTRY, ReleasedMass
+from dperm.mechanisms.second_moments import refuse_many_parameters, released_matrix, sensitivity
 from dperm.objectives import Batch, LinearObjective, PublicFacts, Records, Squared
 from dperm.objectives.parts import exact_total
 from dperm.objectives.sums import exact_sum
@@ -111,7 +112,8 @@ class PreconditionedDescent(Mechanism):
                 theta = theta * (objective.radius / length)
             if done >= first:
                 mean = mean + theta
-        return mean / (self.steps - first), {"steps": self.steps, "clip": clip}
+        mass = ReleasedMass(np.diagonal(gram), gram_noise * sensitivity(objective))
+        return mean / (self.steps - first), {"steps": self.steps, "clip": clip, MASS_ENTRY: mass.to_dict()}
 
     def _inverse(self, gram: Array) -> Array:
         """P⁻¹ (p, p), of the Gram matrix that was released."""

@@ -13,6 +13,7 @@ from dperm._types import Array
 from dperm.data import Column, Schema, TargetRange
 from dperm.data.schema.level_contrasts import MISSING, LevelContrasts, level_contrasts
 from dperm.data.schema.ranges import CountRange
+from dperm.mechanisms.released_mass import ReleasedMass
 from dperm.mechanisms.without_records import WithoutRecords
 from dperm.report.effect_words import plain
 from dperm.report.level_noise import LevelNoise, known_noise, unit_of_coefficients
@@ -96,7 +97,7 @@ class Effect:
     counted : (k,) of bool or None
         The places that some record is taken to have, which count in `spread`. None: all.
     mass : (k,) or None
-        How much records say at each place, in proportion, where that was released; see `LevelNoise.mass`.
+        How much records say at each place, in proportion, where that was released: see `LevelNoise.mass` and `ReleasedMass`.
     """
 
     column: str
@@ -202,9 +203,14 @@ def effects(
     reference = None if noise is None else noise.reference
     columns = [each for each in zip(schema.parts, level_contrasts(schema, reference), strict=True) if each[0].name != constant]
     empties = _empties(model, schema, [contrasts for _, contrasts in columns], noise)
+    released = released_mass(model)
     found: list[Effect] = []
     for part, contrasts in columns:
         effect = _effect(contrasts, weights[contrasts.features], noise, unit, empties)
+        mass = None if noise is None else noise.mass(contrasts.features)
+        if mass is None and released is not None:
+            mass = released.diagonal[contrasts.features]
+        effect = replace(effect, mass=_mass(contrasts, mass))
         if isinstance(part, Column) and part.type == "number":
             effect = replace(effect, log=(part.curve_scale if schema.curves else part.scale) == "log")
         found.append(effect)
@@ -268,23 +274,24 @@ class _Empty:
 def _empties(model: Any, schema: Schema, columns: Sequence[LevelContrasts], noise: LevelNoise | None) -> dict[int, _Empty]:
     """What is known of each feature that maybe no record has, by its number. Features of pairs are left out."""
     features = {feature: contrasts for contrasts in columns for feature in _features_that_may_be_empty(contrasts)}
-    law = WithoutRecords.of(model.trace_)
-    if law is None or not features:
-        return dict.fromkeys(features, _Empty())
+    if not features:
+        return {}
+    law, mass = WithoutRecords.of(model.trace_), released_mass(model)
     rough = model.objective_.roughness
     joined = set() if rough is None else {feature for pair in rough.neighbours for feature in pair}
     inside = unit_of_coefficients(model)
-    reach = inside * unit_of_heights(model, schema) / schema.divisor * law.reach(CHANCE / len(features))
+    unit = inside * unit_of_heights(model, schema) / schema.divisor
+    reach = None if law is None else unit * law.reach(CHANCE / len(features))
     found: dict[int, _Empty] = {}
     for feature, contrasts in features.items():
         width = contrasts.features.stop - contrasts.features.start
         alone = np.eye(width)[[feature - contrasts.features.start]]
-        held = False
-        if noise is not None:
-            known = noise.present(contrasts.features)
-            own = noise.deviations(alone, contrasts.features)[0]
-            held = own < _HELD * inside * law.deviation if known is None else known[feature - contrasts.features.start]
-        found[feature] = _Empty() if feature in joined else _Empty(reach, bool(held))
+        held = mass is not None and bool(mass.present[feature])
+        if noise is not None and (known := noise.present(contrasts.features)) is not None:
+            held = bool(known[feature - contrasts.features.start])
+        elif noise is not None and law is not None and feature not in joined:
+            held |= bool(noise.deviations(alone, contrasts.features)[0] < _HELD * inside * law.deviation)
+        found[feature] = _Empty(None if feature in joined else reach, held)
     return found
 
 
@@ -320,7 +327,6 @@ def _effect(
         sides=contrasts.sides,
         may_be_empty=tuple(levels),
         counted=~contrasts.may_be_empty,
-        mass=_mass(contrasts, noise),
     )
 
 
@@ -335,9 +341,14 @@ def _admitted(noise: LevelNoise, vectors: Array, contrasts: LevelContrasts) -> A
     return found
 
 
-def _mass(contrasts: LevelContrasts, noise: LevelNoise | None) -> Array | None:
-    """(k,) How much records say at each place of a curve or of categories; None where it is not known, and of others."""
-    known = None if noise is None else noise.mass(contrasts.features)
+def released_mass(model: Any) -> ReleasedMass | None:
+    """How much records say of each parameter, as the model's training released it; None where it did not."""
+    return ReleasedMass.of(model.trace_, model.objective_.dimension // model.objective_.outputs)
+
+
+def _mass(contrasts: LevelContrasts, known: Array | None) -> Array | None:
+    """(k,) How much records say at each place of a curve or of categories, of what is known (w,) of its features; None where
+    nothing is, and of others."""
     width = contrasts.features.stop - contrasts.features.start - (contrasts.missing is not None)
     count = len(contrasts.places)
     if known is None or contrasts.sides is not None or width < 2:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dperm.data import Schema
+from dperm.mechanisms.without_records import WithoutRecords
 from dperm.report.effect_figures import Picture, Scale, effects_figure, picture
 from dperm.report.effect_values import CHANCE, Effect, deviations_for, effects, noise_of, ranked
 from dperm.report.effect_words import heights_of
@@ -67,10 +68,13 @@ def effects_page(
         meaning=None if noise is None else noise.meaning,
         private=private,
         compared=LevelNoise.compared if noise is None else noise.compared,
+        weighted=noise is not None and noise.weighted,
+        lawful=WithoutRecords.of(model.trace_) is not None,
         massed=any(effect.mass is not None for effect in found),
         one_in=round(1 / CHANCE),
         certificate=model.certificate_,
         curves=schema.curves,
+        held=any(level.held for effect in found for level in effect.may_be_empty),
         empty=[level for effect in found for level in effect.may_be_empty],
         surfaces=any(effect.sides is not None for effect in found),
     )

@@ -24,6 +24,8 @@ class LevelNoise(ABC):
     coefficients w, be it from how they were released or from released curvature, states the standard deviation of vᵀw here.
     """
 
+    #: whether levels count by how many records have them in the average that heights are compared with
+    weighted: bool = False
     #: what heights are compared with, in words
     compared: str = "compared with the average over the places shown"
     #: whether it is made from records without noise, so that what shows it is for the data holder alone
@@ -109,6 +111,7 @@ class CurvatureNoise(LevelNoise):
 
     contrasts: Contrasts
     unit: float = 1.0
+    weighted = True
     compared = "compared with the average over the levels that records have, by about how many have them"
 
     @classmethod
