@@ -293,7 +293,7 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: logistic(pd.DataFrame(X), pd.Series(Y, index=range(1, 41))), "Expected y with the index of X"),
     (lambda: logistic(groups=np.arange(40)), "Expected max_rows_per_unit with groups"),
     (lambda: logistic(groups=np.arange(3), max_rows_per_unit=2), "Expected 40 groups, one a row"),
-    (lambda: DPLogisticRegression().fit(X, Y, sample_weight=np.ones(40)), "sample_weight in fit and max_sample_weight together"),
+    (lambda: DPLogisticRegression(max_sample_weight=1.0).fit(X, Y), "sample_weight in fit with max_sample_weight=1"),
     (lambda: DPLogisticRegression().predict(X), "not fitted yet"),
     (lambda: DPRidge().fit(X, Y), "convert|Unable|numeric"),
     (lambda: DPRidge().fit(X, np.where(Z > 1, np.nan, Z)), "contains NaN"),

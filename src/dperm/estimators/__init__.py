@@ -21,6 +21,7 @@ from dperm.estimators.regressors import (
     PrivateLinearRegressor,
 )
 from dperm.estimators.saved import model_from_json, model_to_json
+from dperm.estimators.scikit_learn_checks import expected_failed_checks
 from dperm.estimators.search import DPSearch
 
 for _module in pkgutil.iter_modules(__path__):
@@ -43,6 +44,7 @@ __all__ = [
     "PrivateLinearRegressor",
     "PublicRangeScaler",
     "TableEncoder",
+    "expected_failed_checks",
     "model_from_json",
     "model_to_json",
 ]

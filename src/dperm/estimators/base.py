@@ -20,11 +20,19 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from dperm import _validate as check
-from dperm._remind import remind_of_budget, remind_of_delta, remind_of_persons, remind_of_scaling, remind_of_size
+from dperm._remind import (
+    remind_of_budget,
+    remind_of_clipped_weights,
+    remind_of_delta,
+    remind_of_persons,
+    remind_of_scaling,
+    remind_of_size,
+)
 from dperm._types import Array
 from dperm.distributed import PartedTable, parted_table
 from dperm.distributed.table import refuse_dask
 from dperm.estimators.records import (
+    DEFAULT_WEIGHT_BOUND,
     admit_class_weight,
     admit_records,
     admit_weights,
@@ -132,7 +140,8 @@ class PrivateLinearModel(TakesMethod, ABC):
 
         `groups` (n,) tells whose each row is, by any value. A person's loss is then the mean of that person's rows', of which at
         most `max_rows_per_unit` are used, spread evenly; what is said of a record, such as `public_size`, is said of a person.
-        `sample_weight` (n,): how much each row counts, up to the public `max_sample_weight`; as private as the rows.
+        `sample_weight` (n,): how much each row counts, as private as the rows. Each one above the public bound,
+        `max_sample_weight` or 1, is clipped to it by itself; weights must not be divided by their sum, mean or maximum.
         `absent` further records have no usable row or target: they contribute nothing and are counted, which matters where the
         number of records is public.
         Raises ValueError for unusable input before anything is charged. Whatever fails later, the charge stands.
@@ -192,6 +201,10 @@ class PrivateLinearModel(TakesMethod, ABC):
             number = None if number is None else np.append(number, number.max() + 1 + np.arange(absent))
             weights = None if weights is None else np.append(weights, np.zeros(absent))
         self._remind_of_targets(y, stacklevel=3)
+        if sample_weight is not None:
+            if weights is not None and not weights.any():
+                raise ValueError("Expected some sample weights above zero, got a weight of zero for every record.")
+            remind_of_clipped_weights(sample_weight, self._weight_bound(True), stacklevel=3)
         if not remind_of_what_looks(stacklevel=3):
             remind_of_scaling(X if present is None else X[:-absent], stacklevel=3)
 
@@ -199,7 +212,14 @@ class PrivateLinearModel(TakesMethod, ABC):
             return objective.records(X, _with_weights(task, targets, weights), groups=number, present=present)
 
         whom = "records" if groups is None else "persons"
-        return self._released(made, (X.shape[1], classes, records), [*said, *said_of_weights], whom=whom, gaps=absent > 0)
+        return self._released(
+            made,
+            (X.shape[1], classes, records),
+            [*said, *said_of_weights],
+            whom=whom,
+            gaps=absent > 0,
+            weighed=sample_weight is not None,
+        )
 
     def _fit_parts(self, table: PartedTable, groups: Any, absent: int) -> Release:
         """The same on rows that live in parts elsewhere, where they are validated."""
@@ -225,14 +245,15 @@ class PrivateLinearModel(TakesMethod, ABC):
                 raise ValueError(f"Expected {size} rows, as the collection says of itself, got {len(records)}.")
             return records
 
-        return self._released(made, (len(table.columns), count, size), [*said, *said_of_weights])
+        sizes = len(table.columns), count, size
+        return self._released(made, sizes, [*said, *said_of_weights], weighed=table.weighed)
 
     def _block(self, names: Any, task: Task, block: Any, given: None) -> tuple[Any, Array]:
         """A block of a table in parts as rows and targets, validated where it lives, by a clone."""
         X, y, weight = block
         if X.shape[0] == 0:
             empty = np.zeros((0, task.features))
-            return (sp.csr_array(empty) if sp.issparse(X) else empty), np.zeros((0, 2) if self._weighs else 0)
+            return (sp.csr_array(empty) if sp.issparse(X) else empty), np.zeros((0, 2) if task.loss.weighs else 0)
         X, y = self._validated(X, y, None, weight)
         if not np.array_equal(getattr(self, "feature_names_in_", names), names):
             raise ValueError("Expected the same columns in all parts, got others in one of them.")
@@ -248,9 +269,10 @@ class PrivateLinearModel(TakesMethod, ABC):
         *,
         whom: str = "records",
         gaps: bool = False,
+        weighed: bool = False,
     ) -> Release:
         """Choose and calibrate the mechanism for these numbers of features, classes and records, and release from what is `made`
-        for its task and objective. With `gaps` some records hold nothing."""
+        for its task and objective. With `gaps` some records hold nothing; `weighed` says that weights of records were given."""
         features, classes, records = sizes
         relation = Relation(self.relation)
         # Under replace-one the number of records is public by definition.
@@ -259,7 +281,7 @@ class PrivateLinearModel(TakesMethod, ABC):
         size = records if relation is Relation.REPLACE_ONE else self.public_size
         if size is not None:
             remind_of_delta(self.delta, size, stacklevel=4)
-        task = self.task(features, classes, size)
+        task = self.task(features, classes, size, weighed=weighed)
         method, mechanism, objective = self._built(task, getattr(self, "classes_", None), self._rows_alike)
         if gaps and any(part.ordered for part in (mechanism, *mechanism.inner())):
             raise ValueError(
@@ -275,6 +297,8 @@ class PrivateLinearModel(TakesMethod, ABC):
         if size is not None and method.needs_size and self._split is None:  # otherwise it is that of a part
             remind_of_size(size, records, "what was chosen by it suits other data.", stacklevel=4, whom=whom)
         given = {name: value for name, value in self.get_params(deep=False).items() if name != "random_state"}
+        if "max_sample_weight" in given:
+            given["max_sample_weight"] = self._weight_bound(weighed)  # a saved model is then of the loss that was minimised
         kept = copy.deepcopy(given)  # lists may change; and what cannot be copied fails now
         channel = Channel.open(self.random_state, label=self.label)
         if self._split is not None:
@@ -316,13 +340,18 @@ class PrivateLinearModel(TakesMethod, ABC):
 
     @property
     def _weighs(self) -> bool:
-        """Whether records count for more or less."""
+        """Whether records count for more or less by the parameters alone, before a fit is given any weights."""
         return self._class_weight() is not None or self.max_sample_weight is not None
+
+    def _weight_bound(self, weighed: bool) -> float | None:
+        """The public bound on weights of records: as stated, or by default where weights are given; otherwise None."""
+        stated = bounded(self.max_sample_weight)
+        return DEFAULT_WEIGHT_BOUND if weighed and stated is None else stated
 
     def _weights(self, size: int, index: NDArray[Any] | None, sample_weight: Any) -> tuple[Array | None, list[Assumption]]:
         """(size,) weights in [0, 1] of records, of the classes `index` (size,) where there are some, and what a certificate says
         of them; None where all count alike."""
-        by_class, most = admit_class_weight(self._class_weight()), bounded(self.max_sample_weight)
+        by_class, most = admit_class_weight(self._class_weight()), self._weight_bound(sample_weight is not None)
         if by_class is None and most is None and sample_weight is None:
             return None, []
         weights = admit_weights(size, sample_weight, most)
@@ -334,12 +363,12 @@ class PrivateLinearModel(TakesMethod, ABC):
     def make_loss(self) -> Loss:
         """The loss of one model, by this estimator's parameters. ValueError for parameters that it cannot be made of."""
 
-    def task(self, features: int, classes: int = 0, public_size: int | None = None) -> Task:
+    def task(self, features: int, classes: int = 0, public_size: int | None = None, *, weighed: bool = False) -> Task:
         """What a fit on rows of so many features learns; `classes` = 0 for regression. `public_size` stands for the number of
-        records where that is public; None: as set."""
+        records where that is public; None: as set. `weighed`: the fit is given weights of records."""
         loss = self.make_loss()
         return Task(
-            loss=Weighted(loss) if self._weighs else loss,
+            loss=Weighted(loss) if weighed or self._weighs else loss,
             features=features,
             classes=classes,
             data_norm=self.data_norm,

@@ -122,7 +122,7 @@ class DPByPart(MetaEstimatorMixin, BaseEstimator):
             made: dict[int | None, tuple[Mechanism, LinearObjective]] = {whole.public_size: (mechanism, objective)}
             for size in sizes:
                 if size not in made:
-                    task = whole.task(objective.features, classes, size)
+                    task = whole.task(objective.features, classes, size, weighed=objective.loss.weighs)
                     made[size] = whole._built(task, getattr(whole, "classes_", None), whole._rows_alike)[1:]
             parts = ByPart.of([made[size] for size in sizes], list(self.fit_by.values()))
             return parts, replace(objective, public_size=None, size_limit=None)

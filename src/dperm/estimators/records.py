@@ -20,6 +20,7 @@ from dperm._types import Array
 from dperm.distributed.table import refuse_dask
 from dperm.privacy import Assumption
 from dperm.privacy.certificates import assumptions as statements
+from dperm.privacy.certificates.assumptions import WEIGHTS_APART
 
 
 def admit_records(
@@ -106,6 +107,9 @@ def _named(rows: Any, names: Any) -> Any:
 
 _AT_ONCE = 1 << 22
 
+#: the public bound on weights of records where none is stated
+DEFAULT_WEIGHT_BOUND = 1.0
+
 
 def admit_labels(y: Any, classes: ArrayLike | None) -> tuple[NDArray[Any], NDArray[np.signedinteger], Assumption]:
     """All labels in order, each record's index among them, and what the certificate says of them.
@@ -165,12 +169,12 @@ def weights_by_class(weights: dict[str, float], index: NDArray[np.integer], clas
 def admit_weights(size: int, sample_weight: Any, most: float | None) -> Array:
     """(size,) weights in [0, 1] of records: each one's own, clipped to `most` and relative to it.
 
-    ValueError for weights without a bound, a bound without weights, and weights below 0 or not finite.
+    A weight follows from its own record: none is divided by the largest, the sum or the mean of others.
+    ValueError for a bound without weights, and for weights below 0 or not finite.
     """
-    if (sample_weight is None) != (most is None):
+    if sample_weight is None and most is not None:
         raise ValueError(
-            "Expected sample_weight in fit and max_sample_weight together: how much one record may count is public, how much "
-            "each does is private."
+            f"Expected sample_weight in fit with max_sample_weight={most:g}: how much each record counts is measured against it."
         )
     weights = np.ones(size)
     if sample_weight is not None and most is not None:
@@ -190,6 +194,7 @@ def weight_assumptions(class_weight: dict[str, float] | None, most: float | None
         told = ", ".join(f"{label}: {weight:.4g}" for label, weight in class_weight.items())
         said.append(Assumption(f"The weights of classes are public ({told}).", "caller", "stated", "class weights"))
     if most is not None:
+        said.append(WEIGHTS_APART)
         text = f"A record counts at most as much as a weight of {most:g}; what it counts is as private as it is."
         said.append(Assumption(text, "library", "enforced: larger weights are clipped", "record weights"))
     return said

@@ -232,6 +232,16 @@ def labels(count: int | None, *, stated: bool) -> Assumption:
     return Assumption(text, "caller", "stated by the caller" if stated else taken, "labels")
 
 
+#: of weights that a caller gives for records
+WEIGHTS_APART = Assumption(
+    "Each weight is a function of its own record alone: none was divided by the sum, the mean or the largest of all, or computed "
+    "from errors on other records.",
+    "caller",
+    "stated",
+    "weights apart",
+)
+
+
 def clipped_targets(low: float, high: float) -> Assumption:
     within = f"±{high:g}" if low == -high else f"[{low:g}, {high:g}]"
     return Assumption(f"Targets lie in {within}.", "library", "enforced: others are clipped", "targets")
