@@ -41,7 +41,12 @@ from dperm.estimators.records import (
     weight_assumptions,
     weights_by_class,
 )
-from dperm.estimators.unsupported_wrappers import remind_of_what_looks, third_party_assumption
+from dperm.estimators.unsupported_wrappers import (
+    preparation,
+    refuse_what_resamples,
+    remind_of_what_looks,
+    third_party_assumption,
+)
 from dperm.mechanisms import Mechanism, Method, Release, method_of
 from dperm.objectives import RECORD, LinearObjective, Loss, PartedRecords, PrivacyUnit, Records, Task, Weighted
 from dperm.objectives.grouped import numbered
@@ -59,6 +64,11 @@ class TakesMethod(BaseEstimator):
     def __getstate__(self) -> Any:
         state = super().__getstate__()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
         return {name: value for name, value in state.items() if name != "private_trace_"}  # pyright: ignore[reportUnknownVariableType]
+
+    def __sklearn_clone__(self) -> Any:
+        """A copy, also for other estimators, which fit it in other processes: those that draw records by others get none."""
+        refuse_what_resamples()
+        return super().__sklearn_clone__()
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters; with `deep` also the settings of a method, as `mechanism__epochs`."""
@@ -183,6 +193,7 @@ class PrivateLinearModel(TakesMethod, ABC):
     def _fit(self, X: Any, y: Any, groups: Any, absent: int, sample_weight: Any) -> Release:
         """Validate, choose and calibrate the mechanism from public facts, then release. `absent` records hold nothing, and are
         records."""
+        refuse_what_resamples()
         table = parted_table(X, y, sample_weight)
         if table is not None:
             return self._fit_parts(table, groups, absent)
@@ -300,6 +311,7 @@ class PrivateLinearModel(TakesMethod, ABC):
         if "max_sample_weight" in given:
             given["max_sample_weight"] = self._weight_bound(weighed)  # a saved model is then of the loss that was minimised
         kept = copy.deepcopy(given)  # lists may change; and what cannot be copied fails now
+        prepared, uncharged = preparation()
         channel = Channel.open(self.random_state, label=self.label)
         if self._split is not None:
             mechanism, objective = self._split(mechanism, objective, classes)
@@ -307,7 +319,8 @@ class PrivateLinearModel(TakesMethod, ABC):
         if not np.isfinite(release.theta).all():
             warnings.warn("Training diverged: parameters are not finite. It is paid for; lower the learning rate.", stacklevel=5)
         self.fitted_params_ = kept
-        certificate = release.certificate.with_assumptions(*assumptions, *third_party_assumption(self))
+        certificate = release.certificate.with_assumptions(*assumptions, *prepared, *third_party_assumption(self))
+        certificate = certificate.not_charging(*uncharged)
         self.certificate_ = certificate.asked_for(self.epsilon) if isinstance(self.epsilon, Risk) else certificate
         self.trace_ = plain(dict(release.trace))
         self.private_trace_ = release.private

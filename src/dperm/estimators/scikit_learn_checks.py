@@ -38,6 +38,7 @@ _OF_PARTS = {
     ),
     "check_supervised_y_2d": _OWN_NOISE,
     "check_fit_idempotent": _OWN_NOISE,
+    "check_regressors_int": _OWN_NOISE,
 }
 
 

@@ -17,7 +17,7 @@ from dperm._remind import remind_of_budget
 from dperm.distributed import parted_table
 from dperm.estimators.base import PrivateLinearModel, all_or_nothing
 from dperm.estimators.records import HeldOut
-from dperm.estimators.unsupported_wrappers import third_party_assumption
+from dperm.estimators.unsupported_wrappers import preparation, refuse_what_resamples, third_party_assumption
 from dperm.mechanisms import Mechanism
 from dperm.objectives import LinearObjective
 from dperm.privacy import Assumption, Certificate, Composed, Event, Provenance, PureDP, Relation, Risk, calibrate
@@ -121,13 +121,16 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
         return self
 
     def _fit(self, X: Any, y: Any, given: tuple[Any, Any], private_scores: bool) -> None:
+        refuse_what_resamples()
         settings = self._checked(private_scores)
         trial: Any = clone(self.estimator)
         rows, targets = trial._validated(X, y)
         features, classes, size, held_out = self._known(trial, rows, targets, given)
         said = [_said(clone(self.estimator).set_params(**setting), targets) for setting in settings]
         how, planned = self._planned(settings, features, classes, size, private_scores)
-        certificate = self._certificate(planned, how, said)  # before the first try: its date tells of none
+        prepared, uncharged = preparation()
+        # before the first try: its date tells of none
+        certificate = self._certificate(planned, how, [[*each, *prepared] for each in said]).not_charging(*uncharged)
         log = SpendLog.current()
         shift = 0 if self.random_state is None else int(np.random.default_rng(self.random_state).integers(1 << 31))
 

@@ -146,6 +146,21 @@ def stranger(name: str, part: Any, assumed: str, checked: str = _COMPARED) -> As
     )
 
 
+def prepared(public: Sequence[str], learning: Sequence[str]) -> list[Assumption]:
+    """Of transformers in front of an estimator, by name: those that use their settings alone, and those that learn from what they
+    are fitted on."""
+    said: list[Assumption] = []
+    if public:
+        text = f"Ranges, categories and other settings of what prepares rows ({', '.join(public)}) were known without the rows."
+        said.append(Assumption(text, "caller", "stated: each row is prepared by them alone", "preparation"))
+    if learning:
+        text = (
+            f"What prepares rows ({', '.join(learning)}) learnt from no protected record, or what it learnt is charged elsewhere."
+        )
+        said.append(Assumption(text, "caller", "not checked, and not charged here", "preparation learnt"))
+    return said
+
+
 RELEASED_ANCHOR = Assumption(
     "The parameters that gradients are compared with (the anchor) were made from releases or public data alone.",
     "caller",
