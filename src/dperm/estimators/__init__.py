@@ -8,6 +8,7 @@ finds its class.
 import pkgutil
 from importlib import import_module
 
+from dperm.estimators.bags import DPBagging
 from dperm.estimators.by_part import DPByPart
 from dperm.estimators.classifiers import DPLinearSVC, DPLogisticRegression, PrivateLinearClassifier
 from dperm.estimators.networks import DPMLPClassifier, DPTorchClassifier
@@ -29,6 +30,7 @@ for _module in pkgutil.iter_modules(__path__):
 import_module("dperm.published")  # whose methods are then known by their keys
 
 __all__ = [
+    "DPBagging",
     "DPByPart",
     "DPElasticNet",
     "DPLasso",

@@ -37,6 +37,7 @@ from dperm.estimators.records import (
     admit_records,
     admit_weights,
     bounded,
+    refuse_no_weight,
     same_rows,
     weight_assumptions,
     weights_by_class,
@@ -186,6 +187,7 @@ class PrivateLinearModel(TakesMethod, ABC):
 
     def _validated(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> tuple[Any, Any]:
         """Finite rows and targets of matching length: refused here, before anything is charged."""
+        refuse_no_weight(sample_weight)
         for name, given in (("groups", groups), ("sample_weight", sample_weight)):
             same_rows(X, given, name)
         return admit_records(self, X, y, numeric=self._numeric)
@@ -213,14 +215,12 @@ class PrivateLinearModel(TakesMethod, ABC):
             weights = None if weights is None else np.append(weights, np.zeros(absent))
         self._remind_of_targets(y, stacklevel=3)
         if sample_weight is not None:
-            if weights is not None and not weights.any():
-                raise ValueError("Expected some sample weights above zero, got a weight of zero for every record.")
             remind_of_clipped_weights(sample_weight, self._weight_bound(True), stacklevel=3)
         if not remind_of_what_looks(stacklevel=3):
             remind_of_scaling(X if present is None else X[:-absent], stacklevel=3)
 
         def made(task: Task, objective: LinearObjective) -> Records:
-            return objective.records(X, _with_weights(task, targets, weights), groups=number, present=present)
+            return objective.records(X, with_weights(task, targets, weights), groups=number, present=present)
 
         whom = "records" if groups is None else "persons"
         return self._released(
@@ -270,7 +270,7 @@ class PrivateLinearModel(TakesMethod, ABC):
             raise ValueError("Expected the same columns in all parts, got others in one of them.")
         targets, classes, _ = self._targets(y)
         weights, _ = self._weights(X.shape[0], targets if classes else None, weight)
-        return X, _with_weights(task, targets, weights)
+        return X, with_weights(task, targets, weights)
 
     def _released(
         self,
@@ -486,7 +486,7 @@ def plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=lambda other: np.asarray(other).tolist(), allow_nan=False))
 
 
-def _with_weights(task: Task, targets: NDArray[Any], weights: Array | None) -> Array:
+def with_weights(task: Task, targets: NDArray[Any], weights: Array | None) -> Array:
     """Targets as the task's loss takes them, with a weight each where rows have some."""
     numbers = task.targets(targets) if task.classes else targets
     return numbers if weights is None else np.column_stack([numbers, weights])

@@ -187,6 +187,15 @@ def admit_weights(size: int, sample_weight: Any, most: float | None) -> Array:
     return weights
 
 
+def refuse_no_weight(sample_weight: Any) -> None:
+    """ValueError for weights (n,) of records that all are zero."""
+    if sample_weight is None:
+        return
+    own = column("weights", sample_weight)
+    if own.dtype.kind in "biuf" and len(own) and not own.any():
+        raise ValueError("Expected some sample weights above zero, got a weight of zero for every record.")
+
+
 def weight_assumptions(class_weight: dict[str, float] | None, most: float | None) -> list[Assumption]:
     """What a certificate says of weights."""
     said: list[Assumption] = []

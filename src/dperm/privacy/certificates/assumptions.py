@@ -247,6 +247,17 @@ def labels(count: int | None, *, stated: bool) -> Assumption:
     return Assumption(text, "caller", "stated by the caller" if stated else taken, "labels")
 
 
+def coins_of_members(members: int, rate: float) -> Assumption:
+    """Of models that each count each record by a coin."""
+    return Assumption(
+        f"Each of {members:,} models counts each record with probability {rate:g}, by a coin of that model and record alone, and "
+        "with a weight of at most 1. Nothing is charged less for it.",
+        "library",
+        "drawn by dperm",
+        "coins of members",
+    )
+
+
 #: of weights that a caller gives for records
 WEIGHTS_APART = Assumption(
     "Each weight is a function of its own record alone: none was divided by the sum, the mean or the largest of all, or computed "
