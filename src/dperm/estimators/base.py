@@ -37,6 +37,7 @@ from dperm.estimators.records import (
     admit_records,
     admit_weights,
     bounded,
+    explained,
     refuse_no_weight,
     same_rows,
     weight_assumptions,
@@ -409,7 +410,8 @@ class PrivateLinearModel(TakesMethod, ABC):
     def _rows_alike(self, X: Any) -> Any:
         """Rows of the columns that were fitted."""
         refuse_dask(X=X)
-        return validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        with explained(X):
+            return validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
 
     def _built(self, task: Task, labels: Any, rows: Callable[[Any], Any]) -> tuple[Method, Mechanism, LinearObjective]:
         """The method that fits, and what it makes. ValueError where a method, maybe a stranger's, would spend something else

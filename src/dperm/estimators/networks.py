@@ -20,7 +20,7 @@ from dperm._extras import require
 from dperm._types import Array
 from dperm.distributed.table import refuse_dask
 from dperm.estimators.base import TakesMethod, admit_groups, all_or_nothing
-from dperm.estimators.records import admit_labels, admit_records, beside, same_rows
+from dperm.estimators.records import admit_labels, admit_records, beside, explained, same_rows
 from dperm.estimators.unsupported_wrappers import (
     preparation,
     refuse_what_resamples,
@@ -157,7 +157,8 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod, ABC):
         import torch
 
         refuse_dask(X=X)
-        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        with explained(X):
+            X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         like = next(self.module_.parameters())
         with torch.no_grad():
             parts = [

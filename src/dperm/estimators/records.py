@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -42,16 +43,67 @@ def admit_records(
         y = vector[:, None] if axes == 2 else vector
     if not numeric:
         refuse_missing(y)
-    return validate_data(
-        estimator,
-        X,
-        y,
-        accept_sparse="csr" if sparse else False,
-        dtype=[np.float64, np.float32],
-        y_numeric=numeric,
-        reset=reset,
-        ensure_min_samples=least,
-    )
+    with explained(X):
+        return validate_data(
+            estimator,
+            X,
+            y,
+            accept_sparse="csr" if sparse else False,
+            dtype=[np.float64, np.float32],
+            y_numeric=numeric,
+            reset=reset,
+            ensure_min_samples=least,
+        )
+
+
+@contextmanager
+def explained(X: Any) -> Iterator[None]:
+    """Within the block rows X are validated: where texts or missing values are why they are refused, the ValueError says what to
+    do about them without learning from the rows."""
+    try:
+        yield
+    except ValueError as error:
+        if texts := _columns_of_texts(X):
+            named = ", ".join(map(str, texts[:5])) + (f" and {len(texts) - 5:,} more" if len(texts) > 5 else "")
+            raise ValueError(
+                f"Expected rows X as numbers, got texts in the columns {named}. Encode the table by a public schema, by "
+                "TableEncoder of dperm.estimators in a Pipeline: make_pipeline(TableEncoder(schema), model)."
+            ) from error
+        if _has_gaps(X):
+            raise ValueError(
+                'Input X contains NaN. Fill gaps by values that are known without the rows: "missing": "middle" or "separate" in '
+                "a schema, with TableEncoder, or SimpleImputer(strategy='constant'). What an imputer learns from the rows, such as "
+                "their means, is neither private nor charged."
+            ) from error
+        raise
+
+
+def _columns_of_texts(X: Any) -> list[Any]:
+    """Names, or numbers, of the columns of a frame, or of an array of objects, with texts that state no number."""
+    if hasattr(X, "columns") and hasattr(X, "__getitem__"):
+        columns = {name: X[name] for name in X.columns}
+    elif isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OUS":
+        columns = dict(enumerate(X.T))
+    else:
+        return []
+    return [name for name, entries in columns.items() if any(_is_no_number(entry) for entry in np.asarray(entries).flat)]
+
+
+def _is_no_number(entry: Any) -> bool:
+    """Whether an entry is a text that states no number."""
+    if not isinstance(entry, str | bytes):
+        return False
+    try:
+        float(entry)
+    except ValueError:
+        return True
+    return False
+
+
+def _has_gaps(X: Any) -> bool:
+    """Whether some entries of rows are missing."""
+    entries = X.data if issparse(X) else np.asarray(X)
+    return any(map(is_missing, entries.flat)) if entries.dtype.kind == "O" else bool((entries != entries).any())
 
 
 def beside(answers: NDArray[Any], y: Any, sample_weight: Any = None) -> tuple[NDArray[Any], NDArray[np.float64] | None]:
