@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from sklearn.pipeline import make_pipeline
 
 from dperm.data import Column, Schema
-from dperm.estimators import DPLogisticRegression, DPMLPClassifier, DPRidge, PublicRangeScaler, TableEncoder
+from dperm.estimators import DPLogisticRegression, DPRidge, PublicRangeScaler, TableEncoder
 from dperm.release import SpendLog
 
 FRAME = pd.DataFrame({"age": [20, 30, 60, 70] * 50, "job": ["a", "b", "b", "a"] * 50, "height": 1.0})
@@ -24,7 +24,7 @@ COLUMNS = (
     Column("paid", "label"),
 )
 SCHEMA = Schema("people", "paid", COLUMNS, ("no", "yes"), missing="middle")
-MODELS = [DPLogisticRegression(classes=["no", "yes"]), DPRidge(), DPMLPClassifier(), PublicRangeScaler()]
+MODELS = [DPLogisticRegression(classes=["no", "yes"]), DPRidge(), PublicRangeScaler()]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
@@ -61,7 +61,7 @@ def test_gaps_are_not_to_be_filled_by_what_was_learnt(model: Any, gaps: Any) -> 
     if sp.issparse(gaps) and not isinstance(model, DPLogisticRegression | DPRidge):
         pytest.skip("it takes no sparse rows")
     y = np.zeros(len(LABELS)) if isinstance(model, DPRidge) else LABELS
-    with pytest.raises(ValueError, match="Input X contains NaN. Fill gaps by values that are known without the rows") as refused:
+    with pytest.raises(ValueError, match=r"Input X contains NaN\. Fill gaps by values known without the rows") as refused:
         model.fit(gaps, y)
     assert "imputer transformer" not in str(refused.value)
     assert SpendLog.current().charges() == []
@@ -69,7 +69,7 @@ def test_gaps_are_not_to_be_filled_by_what_was_learnt(model: Any, gaps: Any) -> 
 
 def test_rows_to_be_answered_are_explained_too() -> None:
     model = DPRidge(public_size=200).fit(FRAME[["age", "height"]], np.zeros(200))
-    with pytest.raises(ValueError, match="Fill gaps by values that are known"):
+    with pytest.raises(ValueError, match="Fill gaps by values known"):
         model.predict(FRAME[["age", "height"]].assign(age=np.nan))
 
 

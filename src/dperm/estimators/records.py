@@ -62,19 +62,19 @@ def explained(X: Any) -> Iterator[None]:
     do about them without learning from the rows."""
     try:
         yield
-    except ValueError as error:
+    except ValueError:
         if texts := _columns_of_texts(X):
             named = ", ".join(map(str, texts[:5])) + (f" and {len(texts) - 5:,} more" if len(texts) > 5 else "")
             raise ValueError(
                 f"Expected rows X as numbers, got texts in the columns {named}. Encode the table by a public schema, by "
                 "TableEncoder of dperm.estimators in a Pipeline: make_pipeline(TableEncoder(schema), model)."
-            ) from error
+            ) from None
         if _has_gaps(X):
             raise ValueError(
-                'Input X contains NaN. Fill gaps by values that are known without the rows: "missing": "middle" or "separate" in '
-                "a schema, with TableEncoder, or SimpleImputer(strategy='constant'). What an imputer learns from the rows, such as "
-                "their means, is neither private nor charged."
-            ) from error
+                'Input X contains NaN. Fill gaps by values known without the rows: "missing": "middle" or "separate" in a '
+                "schema, with TableEncoder, or SimpleImputer(strategy='constant'). What an imputer learns from the rows, such as "
+                "means, is neither private nor charged."
+            ) from None
         raise
 
 
