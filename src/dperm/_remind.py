@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from dperm._column import column
-
 _MUCH = 100.0  # of ε: odds of 1e-43 may become even
 _LIKELY = 0.25  # of δ
 _MANY_CLIPPED = 0.05  # of the targets
@@ -107,7 +105,7 @@ def remind_of_clipped_targets(targets: Any, ends: tuple[float, float], *, stackl
 
 def remind_of_clipped_weights(weights: Any, bound: float | None, *, stacklevel: int) -> None:
     """Warn if some of the validated weights (n,) are above the public `bound`, to which each of them is clipped."""
-    own = column("weights", weights).astype(np.float64)
+    own = np.asarray(weights, dtype=np.float64)
     above = 0 if bound is None else int(np.count_nonzero(own > bound))
     if above:
         remind(

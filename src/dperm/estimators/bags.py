@@ -9,18 +9,20 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
+from sklearn.base import MetaEstimatorMixin, clone, is_classifier
 from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dperm import _validate as check
+from dperm._column import column
 from dperm._random import Randomness
 from dperm._remind import remind_of_budget, remind_of_clipped_weights, remind_of_delta
 from dperm._types import Array
 from dperm.distributed import parted_table
 from dperm.estimators.base import PrivateLinearModel, all_or_nothing, plain, with_weights
 from dperm.estimators.records import beside
+from dperm.estimators.shown import ShowsGuarantee
 from dperm.estimators.unsupported_wrappers import (
     preparation,
     refuse_what_resamples,
@@ -51,7 +53,7 @@ class _Planned:
     event: Event
 
 
-class DPBagging(MetaEstimatorMixin, BaseEstimator):
+class DPBagging(MetaEstimatorMixin, ShowsGuarantee):
     """The average of several private models, each of them trained on records that it draws by coins: a private bag.
 
     Each member counts each record with its own weight, of at most 1, or not at all, by a coin of this member and this record
@@ -137,7 +139,7 @@ class DPBagging(MetaEstimatorMixin, BaseEstimator):
         weights, said_of_weights = model._weights(rows.shape[0], targets if classes else None, sample_weight)
         model._remind_of_targets(given, stacklevel=3)
         if sample_weight is not None:
-            remind_of_clipped_weights(sample_weight, model._weight_bound(True), stacklevel=3)
+            remind_of_clipped_weights(column("weights", sample_weight), model._weight_bound(True), stacklevel=3)
         remind_of_what_looks(stacklevel=3)
         planned = self._planned(model, rows.shape, classes)
         numbers = with_weights(planned.task, targets, np.ones(rows.shape[0]) if weights is None else weights)

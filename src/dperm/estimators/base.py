@@ -16,10 +16,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from dperm import _validate as check
+from dperm._column import column
 from dperm._remind import (
     remind_of_budget,
     remind_of_clipped_weights,
@@ -43,6 +44,7 @@ from dperm.estimators.records import (
     weight_assumptions,
     weights_by_class,
 )
+from dperm.estimators.shown import ShowsGuarantee
 from dperm.estimators.unsupported_wrappers import (
     preparation,
     refuse_what_resamples,
@@ -57,7 +59,7 @@ from dperm.privacy.events import claims_of
 from dperm.release import Channel
 
 
-class TakesMethod(BaseEstimator):
+class TakesMethod(ShowsGuarantee):
     """Base of the estimators whose parameter `mechanism` is a method or its name; what a fit tells the data holder alone,
     `private_trace_`, stays behind where the estimator is copied or saved."""
 
@@ -216,7 +218,7 @@ class PrivateLinearModel(TakesMethod, ABC):
             weights = None if weights is None else np.append(weights, np.zeros(absent))
         self._remind_of_targets(y, stacklevel=3)
         if sample_weight is not None:
-            remind_of_clipped_weights(sample_weight, self._weight_bound(True), stacklevel=3)
+            remind_of_clipped_weights(column("weights", sample_weight), self._weight_bound(True), stacklevel=3)
         if not remind_of_what_looks(stacklevel=3):
             remind_of_scaling(X if present is None else X[:-absent], stacklevel=3)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, cast, get_args
 
 import numpy as np
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
+from sklearn.base import MetaEstimatorMixin, clone, is_classifier
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -17,6 +17,7 @@ from dperm._remind import remind_of_budget
 from dperm.distributed import parted_table
 from dperm.estimators.base import PrivateLinearModel, all_or_nothing
 from dperm.estimators.records import HeldOut
+from dperm.estimators.shown import ShowsGuarantee
 from dperm.estimators.unsupported_wrappers import preparation, refuse_what_resamples, third_party_assumption
 from dperm.mechanisms import Mechanism
 from dperm.objectives import LinearObjective
@@ -58,7 +59,7 @@ def _said(candidate: Any, targets: Any) -> list[Assumption]:
     return [*said, *weighed]
 
 
-class DPSearch(MetaEstimatorMixin, BaseEstimator):
+class DPSearch(MetaEstimatorMixin, ShowsGuarantee):
     """The best of an estimator's settings, with one certificate for the search and the model.
 
     A random number of tries, each of settings drawn evenly, and the best is kept: as long as the number and the other tries stay
