@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dperm import _validate as check
 from dperm._column import column
+from dperm._progress import watched
 from dperm._random import Randomness
 from dperm._remind import remind_of_budget, remind_of_clipped_weights, remind_of_delta
 from dperm._types import Array
@@ -153,9 +154,8 @@ class DPBagging(MetaEstimatorMixin, ShowsGuarantee):
             planned.event, mechanism=certificate.mechanism, label=self.label, private=Channel.open(self.random_state).private
         )
         with set_aside():
-            self.estimators_ = [
-                self._member(model, planned, records, numbers, drawn, number) for number, drawn in enumerate(coins)
-            ]
+            drawn = enumerate(watched(coins, "Training members", len(coins)))
+            self.estimators_ = [self._member(model, planned, records, numbers, mine, number) for number, mine in drawn]
         for member in self.estimators_:
             member.certificate_ = certificate
         self.certificate_ = certificate

@@ -92,6 +92,8 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod, ABC):
     def _train(self, X: Any, y: Any, groups: Any, recipe: _Recipe) -> None:
         import torch
 
+        from dperm.torch.training.callbacks import Watched
+
         refuse_what_resamples()
         refuse_dask(X=X, y=y, groups=groups)
         same_rows(X, groups, "groups")
@@ -114,7 +116,8 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod, ABC):
             )
         prepared, uncharged = preparation()
         trainer = self._trainer(module, recipe)
-        trainer.fit((np.ascontiguousarray(X), index.astype(np.int64)), groups=number, progress=False)
+        records = np.ascontiguousarray(X), index.astype(np.int64)
+        trainer.fit(records, groups=number, progress=False, callbacks=[Watched()])
         assert trainer.certificate is not None
         self.module_ = module.eval()
         self.fitted_params_ = settings

@@ -13,6 +13,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dperm import _validate as check
+from dperm._progress import watched
 from dperm._remind import remind_of_budget
 from dperm.distributed import parted_table
 from dperm.estimators.base import PrivateLinearModel, all_or_nothing
@@ -156,7 +157,7 @@ class DPSearch(MetaEstimatorMixin, ShowsGuarantee):
             private = Channel.open(self.random_state).private
             SpendLog.current().charge(planned.event, mechanism="each of several settings once", label=self.label, private=private)
             with set_aside():
-                found = [each() for each in runs]
+                found = [each() for each in watched(runs, "Searching", len(runs))]
             self.results_ = [{**settings[place], "score": score} for score, (place, _) in found]
             self.best_score_, (number, best) = max(found, key=lambda pair: pair[0])
         self.how_ = how

@@ -11,7 +11,6 @@ import hashlib
 from pathlib import Path
 
 from dperm._files import replace_own
-from dperm.release.ledger.heads import state_folder
 
 
 def remember_table(model: str, source: str) -> None:
@@ -35,4 +34,6 @@ def was_trained_from(model: str, source: str) -> bool:
 
 
 def _place(model: str) -> Path:
+    from dperm.release.ledger.heads import state_folder
+
     return state_folder() / "trained" / hashlib.sha256(model.encode()).hexdigest()[:40]
