@@ -115,7 +115,7 @@ class Training:
         "".
 
         The noise that hides one record is as long as the gradients of so many records that all point the same way. Of models on
-        made tables with less than eight times as many, docs/judging.md says what they learnt.
+        synthetic tables with less than eight times as many, docs/judging.md says what they learnt.
         """
         epsilon = self.asked.budget()
         records = len(self.dataset) if self.dataset.groups is None else len(set(self.dataset.groups.tolist()))
@@ -129,7 +129,7 @@ class Training:
         whom = self.dataset.unit.whom
         return (
             f"{records:,} {whom} are few at epsilon = {epsilon:g}: the noise hides what {math.ceil(alike):,} of them that agree "
-            f"would say. With less than {_FEW:g} times as many, models of made tables learnt half of what is there, at most. "
+            f"would say. With less than {_FEW:g} times as many, models of synthetic tables learnt little. "
             "Expect little more than one answer for all; `dperm compare` shows it before anything is paid."
         )
 
