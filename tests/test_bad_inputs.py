@@ -280,7 +280,7 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: logistic(y=Y[:5]), "inconsistent numbers of samples"),
     (lambda: logistic(X * np.nan), "contains NaN"),
     (lambda: logistic(np.where(X > 1, np.inf, X)), "contains infinity"),
-    (lambda: logistic(np.char.add(X.astype(str), "a")), "convert|Unable|numeric"),
+    (lambda: logistic(np.char.add(X.astype(str), "a")), "convert|Unable|numeric|got texts in the columns"),
     (lambda: logistic(X * 1j), "Complex data not supported"),
     (lambda: logistic(X[:0], Y[:0]), r"0 sample\(s\)"),
     (lambda: logistic(X[:, :0]), r"0 feature\(s\)"),

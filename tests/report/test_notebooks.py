@@ -103,6 +103,7 @@ def test_a_comparison_shows_advice_scores_and_whom_it_is_for() -> None:
     assert "NOT PRIVATE: for the data holder alone" in shown
     assert "ε = 1</th>" in shown and "Objective perturbation, sharp" in shown and "Linear model, without privacy" in shown
     assert len(re.findall("<tr>", shown)) == 5
+    assert "promises at ε = " in shown and "What you answer for" in shown
 
 
 def test_effects_are_drawn_in_the_form_of_scikit_learn() -> None:

@@ -18,15 +18,16 @@ def study_html(result: StudyResult) -> str:
     """A comparison as HTML without scripts: the advice, all scores that rank, and what is assumed."""
     advice = advise(result)
     at = shown_epsilon(result, advice)
-    default = next((cell for cell in result.cells if (cell.mechanism, cell.epsilon) == (DEFAULT, at)), None)
-    certificate = None if default is None else default.certificate
+    advised = advice.mechanism if advice.epsilon == at else None
+    key = advised or (DEFAULT if DEFAULT in result.keys else ranked_keys(result, at)[0])
+    certificate = result.cell(key, at).certificate
     return boxed(
         paragraph(f"{result.title}: {result.counted}, δ = {result.study.delta:g}. NOT PRIVATE: for the data holder alone."),
         paragraph(advice.sentence.replace("`", ""), strong=True),
         _table(result, at),
         folded(f"Remarks ({len(advice.remarks)})", advice.remarks),
         folded("Notes on how it was measured", result.notes),
-        "" if certificate is None else certificate.to_html(),
+        "" if certificate is None else paragraph(f"What {title_of(key)} promises at ε = {at:g}:") + certificate.to_html(),
     )
 
 
