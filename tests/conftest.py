@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from dperm._remind import given
+
 # A session in the background ignores these, and so would the commands that tests start, and end by a signal.
 if threading.current_thread() is threading.main_thread():
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (getattr(signal, "SIGHUP", None), signal.SIG_DFL)):
@@ -80,6 +82,12 @@ def _own_spend_log_of_modules() -> Iterator[None]:
 def _own_spend_log() -> Iterator[None]:
     with _spend_log():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _reminders_of_its_own() -> None:
+    """Reminders are given once in a process: a test sees its own, whatever ran before."""
+    given.clear()
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from dperm._column import agreement, column
 from dperm.audit import member_scores, membership, one_run, record_losses
 from dperm.audit.one_run import guess
 from dperm.data import Column, Dataset, Schema
-from dperm.estimators import DPByPart, DPLogisticRegression, DPMLPClassifier, DPRidge, DPSearch
+from dperm.estimators import DPBagging, DPByPart, DPLogisticRegression, DPMLPClassifier, DPRidge, DPSearch
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.records import HeldOut
 from dperm.gradient import SGD, Bounding, Constant, FullBatch, Plan
@@ -308,6 +308,16 @@ def by_part() -> Any:
     return DPByPart(linear(DPLogisticRegression, public_size=None, mechanism="output"), {"a": 0, "b": 1}).fit(X, LABELS)
 
 
+@functools.cache
+def of_a_bag() -> Any:
+    return DPBagging(linear(DPLogisticRegression, random_state=None, mechanism="output"), 2, random_state=0).fit(X, LABELS)
+
+
+def bag(y: Any = LABELS, **given: Any) -> Any:
+    bag = DPBagging(linear(DPLogisticRegression, random_state=None, mechanism="output"), 2, random_state=0)
+    return np.concatenate([weights_of(model) for model in bag.fit(X, y, **given).estimators_])
+
+
 def split(y: Any = LABELS, groups: Any = None, **given: Any) -> Any:
     settings: dict[str, Any] = {"public_size": None, "mechanism": "output", **({"max_sample_weight": 1.0} if given else {})}
     settings |= {} if groups is None else {"max_rows_per_unit": 2}
@@ -346,10 +356,14 @@ def doors() -> dict[str, Door]:
         kind = getattr(dperm.estimators, name)
         if inspect.isabstract(kind):
             continue  # the bases of models
-        if isinstance(kind, type) and hasattr(kind, "score") and kind not in (DPSearch, DPByPart):
+        if isinstance(kind, type) and hasattr(kind, "score") and kind not in (DPSearch, DPByPart, DPBagging):
             of = of_linear if issubclass(kind, PrivateLinearModel) else of_network
             found |= {f"{name}.{where}": door for where, door in of(kind)}
     return found | {
+        "DPBagging.fit: y": Door(LABELS, bag),
+        "DPBagging.fit: sample_weight": Door(WEIGHTS, lambda v: bag(sample_weight=v)),
+        "DPBagging.score: y": Door(LABELS, lambda v: of_a_bag().score(X, v)),
+        "DPBagging.score: sample_weight": Door(WEIGHTS, lambda v: of_a_bag().score(X, LABELS, v)),
         "DPByPart.fit: y": Door(LABELS, split),
         "DPByPart.fit: groups": Door(GROUPS, lambda v: split(groups=v), ENTRIES),
         "DPByPart.fit: sample_weight": Door(WEIGHTS, lambda v: split(sample_weight=v)),

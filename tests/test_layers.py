@@ -17,6 +17,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "dperm"
 LEVELS = {
     "_column": 0,
     "_extras": 0,
+    "_progress": 0,
     "_remind": 0,
     "_validate": 0,
     "_rounding": 0,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dperm._remind import given
 from dperm.audit import Pair, Training, replay
 from dperm.estimators import DPByPart, DPElasticNet, DPPoissonRegressor, DPRidge, model_from_json, model_to_json
 from dperm.objectives.targets import Interval
@@ -154,6 +155,7 @@ def test_clipping_is_said_to_the_data_holder_alone_and_before_the_charge(kind: t
     assert not [text for text in (str(kept["certificate"]), str(kept["trace"]), str(kept["settings"])) if "below" in text]
     assert str(fitted.certificate_).count(f"[{low:g}, {high:g}]") == 1
     spent = len(SpendLog.current().charges())
+    given.clear()  # it is a reminder, given once in a process
     with warnings.catch_warnings(), pytest.raises(UserWarning, match="lie outside"):
         warnings.simplefilter("error")
         model(kind).fit(rows, targets)

@@ -61,9 +61,10 @@ def test_class_weights_are_weights_of_all_records_of_a_class() -> None:
     weights = np.where(RARE == "yes", 2.0, 0.5)
     by_record = DPLogisticRegression(max_sample_weight=2.0, **options).fit(X, RARE, sample_weight=weights)
     assert np.array_equal(by_class.coef_, by_record.coef_)
-    clipped = DPLogisticRegression(max_sample_weight=2.0, **options).fit(
-        X, RARE, sample_weight=weights * (1 + 9 * (weights == 2))
-    )
+    with pytest.warns(UserWarning, match="weights are above 2 and count as 2"):
+        clipped = DPLogisticRegression(max_sample_weight=2.0, **options).fit(
+            X, RARE, sample_weight=weights * (1 + 9 * (weights == 2))
+        )
     assert np.array_equal(clipped.coef_, by_record.coef_)
     alike = DPLogisticRegression(max_sample_weight=3.0, **options).fit(X, RARE, sample_weight=np.full(N, 3.0))
     assert np.allclose(alike.coef_, DPLogisticRegression(**options).fit(X, RARE).coef_, atol=1e-3)
@@ -92,8 +93,11 @@ def test_records_of_no_weight_are_as_good_as_absent() -> None:
         ({"class_weight": {1: 1, "1": 2}}, {}, "one weight a label"),
         ({"class_weight": [1, 2]}, {}, "weights by label"),
         ({"class_weight": {"no": 1, "yes": np.nan}}, {}, "class_weight of 'yes'"),
-        ({}, {"sample_weight": np.ones(N)}, "max_sample_weight together"),
-        ({"max_sample_weight": 2.0}, {}, "max_sample_weight together"),
+        ({}, {"sample_weight": np.zeros(N)}, "weight of zero for every record"),
+        ({}, {"sample_weight": np.where(np.arange(N) == 7, np.inf, 1.0)}, "finite and at least 0"),
+        ({}, {"sample_weight": np.where(np.arange(N) == 7, np.nan, 1.0)}, "finite and at least 0"),
+        ({}, {"sample_weight": np.where(np.arange(N) == 7, -1e-300, 1.0)}, "finite and at least 0"),
+        ({"max_sample_weight": 2.0}, {}, "sample_weight in fit with max_sample_weight=2"),
         ({"max_sample_weight": -2.0}, {"sample_weight": np.ones(N)}, "max_sample_weight"),
         ({"max_sample_weight": np.inf}, {"sample_weight": np.ones(N)}, "max_sample_weight"),
         ({"max_sample_weight": 2.0}, {"sample_weight": np.ones(3)}, "weights, one a row"),
@@ -154,6 +158,95 @@ def test_records_of_every_estimator_may_weigh(model: Any, y: Any, size: int | No
     assert told.coef_ == pytest.approx(lied.coef_, abs=1e-3) and not np.allclose(whole.coef_, told.coef_, atol=1e-2)
     assert any("counts at most as much as a weight of 2" in assumption.text for assumption in told.certificate_.assumptions)
     assert told.certificate_.epsilon == whole.certificate_.epsilon
+
+
+HUGE = float(np.finfo(np.float64).max)
+
+
+class WeighedByAColumn(BaseEstimator):
+    """Takes each record's weight from its last column, so that an audit of the front door can give it any."""
+
+    def __init__(self, epsilon: float = 4.0, relation: str = "add_or_remove_one", random_state: Any = None) -> None:
+        self.epsilon = epsilon
+        self.relation = relation
+        self.random_state = random_state
+
+    def weights(self, own: Any) -> Any:
+        return own
+
+    def fit(self, X: Any, y: Any) -> Any:
+        size = OTHERS + (self.relation == Relation.ADD_OR_REMOVE_ONE)
+        model = DPLogisticRegression(
+            epsilon=self.epsilon,
+            relation=self.relation,
+            classes=[0, 1],
+            public_size=size,
+            mechanism=Gradient(sampling="full", epochs=2),
+            random_state=self.random_state,
+        ).fit(X[:, :-1], y, sample_weight=self.weights(X[:, -1]))
+        self.coef_, self.intercept_, self.trace_ = model.coef_, model.intercept_, model.trace_
+        self.certificate_ = model.certificate_
+        return self
+
+
+class DividedByTheirSum(WeighedByAColumn):
+    """A planted defect: one record's weight changes the weights of all others."""
+
+    def weights(self, own: Any) -> Any:
+        return len(own) * own / own.sum()
+
+
+class DividedByTheirMaximum(WeighedByAColumn):
+    """A planted defect: the record with the largest weight changes those of all others."""
+
+    def weights(self, own: Any) -> Any:
+        return own / own.max()
+
+
+def of_the_front_door(kind: Any, relation: Relation) -> Training:
+    """Records of all weights, beside which one of an extreme weight is added, removed or replaced."""
+    rng = np.random.default_rng(5)
+    rows = np.column_stack([rng.normal(size=(OTHERS, 3)), rng.choice([1e-9, 0.3, 1.0, 50.0], OTHERS)])
+    labels = np.where(rows[:, 0] > 0, 1, 0)
+    pairs = [
+        Pair.neighbour(relation, f"a weight of {weight:g}", (rows, labels), np.array([9.0, 0.0, 0.0, weight]), 0)
+        for weight in (HUGE, 1e9, 1.0, 0.4, 5e-324, 0.0)
+    ]
+    return Training.of_estimator(kind(relation=relation.value), (rows, labels), pairs)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("relation", list(Relation))
+def test_a_record_of_any_weight_moves_its_own_term_alone(relation: Relation) -> None:
+    audited = of_the_front_door(WeighedByAColumn, relation)
+    found = replay(audited, audited.replay_pairs)
+    assert found.verdict == "consistent", found
+    assert found.details["largest_movement"] > 0.5
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", [DividedByTheirSum, DividedByTheirMaximum])
+def test_weights_that_are_divided_by_those_of_others_are_refuted(kind: Any) -> None:
+    audited = of_the_front_door(kind, Relation.ADD_OR_REMOVE_ONE)
+    assert replay(audited, audited.replay_pairs[1:2]).verdict == "refuted"
+
+
+def test_weights_within_one_need_no_bound_and_are_clipped_to_one() -> None:
+    options: dict[str, Any] = {"epsilon": 4.0, "classes": ["no", "yes"], "random_state": 3}
+    weights = np.where(RARE == "yes", 1.0, 0.25)
+    stated = DPLogisticRegression(max_sample_weight=1.0, **options).fit(X, RARE, sample_weight=weights)
+    plain = DPLogisticRegression(**options).fit(X, RARE, sample_weight=weights)
+    assert np.array_equal(plain.coef_, stated.coef_) and plain.certificate_.event == stated.certificate_.event
+    with pytest.warns(UserWarning, match="weights are above 1 and count as 1: .*max_sample_weight"):
+        above = DPLogisticRegression(**options).fit(X, RARE, sample_weight=np.where(RARE == "yes", 7.0, 0.25))
+    assert np.array_equal(above.coef_, plain.coef_)
+    said = {item.key: item for item in plain.certificate_.assumptions}
+    assert said["weights apart"].responsible == "caller" and "its own record alone" in said["weights apart"].text
+    assert "a weight of 1;" in said["record weights"].text
+    loaded, _ = model_from_json(model_to_json(plain))
+    assert loaded.objective_.loss == plain.objective_.loss and np.array_equal(loaded.predict(X), plain.predict(X))
+    assert clone(plain).max_sample_weight is None
+    assert not any("weight" in text for text in map(str, (above.trace_, above.certificate_.public_facts)))
 
 
 def test_no_path_of_weighted_records() -> None:

@@ -137,7 +137,7 @@ def test_records_of_their_own_weight_need_them() -> None:
         records.features, records.targets, sample_weight=weights
     )
     assert len(Refits.of(model, records, 2, sample_weight=weights).models) == 2
-    with pytest.raises(ValueError, match="sample_weight in fit and max_sample_weight together"):
+    with pytest.raises(ValueError, match="sample_weight in fit with max_sample_weight=2"):
         Refits.of(model, records, 2)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dperm import _validate as check
+from dperm._progress import unwatched, watching
 from dperm.audit.distinguish import Train, distinguish
 from dperm.audit.pairs import Pair
 from dperm.audit.replay import RUNS, replay
@@ -92,8 +93,25 @@ def attack(
         count = default_trials(training) if trials is None else check.integer("trials", trials, minimum=_FEWEST)
         pilot = min(_PILOT, max(_FEWEST, count // 4))
 
+    if progress is None:
+        with watching("Attacking") as step:
+            return _attacked(training, count, pilot, confidence, verdict_confidence, lambda _, *done: step(*done))
+    with unwatched():
+        return _attacked(training, count, pilot, confidence, verdict_confidence, progress)
+
+
+def _attacked(
+    training: Training,
+    count: int,
+    pilot: int,
+    confidence: float,
+    verdict_confidence: float,
+    progress: Callable[[str, int, int], None],
+) -> list[AuditResult]:
+    """Replay and the game of `count` trials per world, on the pair that `pilot` ones tell apart best."""
+
     def told(name: str) -> Callable[[int, int], None]:
-        return lambda done, total: None if progress is None else progress(name, done, total)
+        return lambda done, total: progress(name, done, total)
 
     results = [replay(training, progress=told("replay"))]
     if training.candidate_pairs:

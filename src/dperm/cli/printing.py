@@ -12,6 +12,7 @@ from typing import Any
 
 from dperm._extras import needed
 from dperm._json import on_one_line
+from dperm._progress import unwatched
 
 _PAUSE = 10.0  # seconds between lines of progress
 _LONGEST = 4_000  # signs of a complaint, which may quote what a file holds
@@ -75,18 +76,16 @@ def _to_errors(line: str) -> None:
 @contextmanager
 def progress(title: str, shown: bool) -> Iterator[Any]:
     """A progress bar on the error stream, or a line now and then where that is no terminal; None where nobody watches."""
-    if not shown:
-        yield None
-        return
-    if not sys.stderr.isatty():
-        yield _lines(title)
+    if not shown or not sys.stderr.isatty():
+        with unwatched():
+            yield _lines(title) if shown else None
         return
     with needed("rich", "A progress bar"):
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with unwatched(), Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(on_one_line(title), total=None)
         yield lambda done, total, now=title: bar.update(task, completed=done, total=total, description=on_one_line(now))
 

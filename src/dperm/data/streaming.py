@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm._files import nameless, scratch_folder
+from dperm._progress import told
 from dperm.data.columnar import PART, ColumnarReader, StoredTable, fits_memory
 from dperm.data.dataset import Dataset
 from dperm.data.schema.encoder import SchemaEncoder
@@ -120,14 +121,14 @@ class _Parts:
         self._start = 0
 
     def read(self, frames: Iterator[pd.DataFrame], rows: int, progress: Callable[[int, int], None] | None) -> Dataset:
-        for frame in frames:
-            try:
-                self._add(frame)
-            except SchemaError as error:
-                raise SchemaError(f"Rows {self._start + 1:,} to {self._start + len(frame):,}: {error}") from None
-            self._start += len(frame)
-            if progress is not None:
-                progress(self._start, rows)
+        with told(progress, "Reading") as step:
+            for frame in frames:
+                try:
+                    self._add(frame)
+                except SchemaError as error:
+                    raise SchemaError(f"Rows {self._start + 1:,} to {self._start + len(frame):,}: {error}") from None
+                self._start += len(frame)
+                step(self._start, rows)
         return self._made()
 
     def _add(self, frame: pd.DataFrame) -> None:

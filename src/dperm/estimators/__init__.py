@@ -8,6 +8,7 @@ finds its class.
 import pkgutil
 from importlib import import_module
 
+from dperm.estimators.bags import DPBagging
 from dperm.estimators.by_part import DPByPart
 from dperm.estimators.classifiers import DPLinearSVC, DPLogisticRegression, PrivateLinearClassifier
 from dperm.estimators.networks import DPMLPClassifier, DPTorchClassifier
@@ -21,6 +22,7 @@ from dperm.estimators.regressors import (
     PrivateLinearRegressor,
 )
 from dperm.estimators.saved import model_from_json, model_to_json
+from dperm.estimators.scikit_learn_checks import expected_failed_checks
 from dperm.estimators.search import DPSearch
 
 for _module in pkgutil.iter_modules(__path__):
@@ -28,6 +30,7 @@ for _module in pkgutil.iter_modules(__path__):
 import_module("dperm.published")  # whose methods are then known by their keys
 
 __all__ = [
+    "DPBagging",
     "DPByPart",
     "DPElasticNet",
     "DPLasso",
@@ -43,6 +46,7 @@ __all__ = [
     "PrivateLinearRegressor",
     "PublicRangeScaler",
     "TableEncoder",
+    "expected_failed_checks",
     "model_from_json",
     "model_to_json",
 ]

@@ -16,24 +16,41 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from dperm import _validate as check
-from dperm._remind import remind_of_budget, remind_of_delta, remind_of_persons, remind_of_scaling, remind_of_size
+from dperm._column import column
+from dperm._remind import (
+    remind_of_budget,
+    remind_of_clipped_weights,
+    remind_of_delta,
+    remind_of_persons,
+    remind_of_scaling,
+    remind_of_size,
+)
 from dperm._types import Array
 from dperm.distributed import PartedTable, parted_table
 from dperm.distributed.table import refuse_dask
 from dperm.estimators.records import (
+    DEFAULT_WEIGHT_BOUND,
     admit_class_weight,
     admit_records,
     admit_weights,
     bounded,
+    explained,
+    refuse_no_weight,
     same_rows,
     weight_assumptions,
     weights_by_class,
 )
-from dperm.estimators.unsupported_wrappers import remind_of_what_looks, third_party_assumption
+from dperm.estimators.shown import ShowsGuarantee
+from dperm.estimators.unsupported_wrappers import (
+    preparation,
+    refuse_what_resamples,
+    remind_of_what_looks,
+    third_party_assumption,
+)
 from dperm.mechanisms import Mechanism, Method, Release, method_of
 from dperm.objectives import RECORD, LinearObjective, Loss, PartedRecords, PrivacyUnit, Records, Task, Weighted
 from dperm.objectives.grouped import numbered
@@ -42,7 +59,7 @@ from dperm.privacy.events import claims_of
 from dperm.release import Channel
 
 
-class TakesMethod(BaseEstimator):
+class TakesMethod(ShowsGuarantee):
     """Base of the estimators whose parameter `mechanism` is a method or its name; what a fit tells the data holder alone,
     `private_trace_`, stays behind where the estimator is copied or saved."""
 
@@ -51,6 +68,11 @@ class TakesMethod(BaseEstimator):
     def __getstate__(self) -> Any:
         state = super().__getstate__()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
         return {name: value for name, value in state.items() if name != "private_trace_"}  # pyright: ignore[reportUnknownVariableType]
+
+    def __sklearn_clone__(self) -> Any:
+        """A copy, also for other estimators, which fit it in other processes: those that draw records by others get none."""
+        refuse_what_resamples()
+        return super().__sklearn_clone__()
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters; with `deep` also the settings of a method, as `mechanism__epochs`."""
@@ -132,7 +154,8 @@ class PrivateLinearModel(TakesMethod, ABC):
 
         `groups` (n,) tells whose each row is, by any value. A person's loss is then the mean of that person's rows', of which at
         most `max_rows_per_unit` are used, spread evenly; what is said of a record, such as `public_size`, is said of a person.
-        `sample_weight` (n,): how much each row counts, up to the public `max_sample_weight`; as private as the rows.
+        `sample_weight` (n,): how much each row counts, as private as the rows. Each one above the public bound,
+        `max_sample_weight` or 1, is clipped to it by itself; weights must not be divided by their sum, mean or maximum.
         `absent` further records have no usable row or target: they contribute nothing and are counted, which matters where the
         number of records is public.
         Raises ValueError for unusable input before anything is charged. Whatever fails later, the charge stands.
@@ -167,6 +190,7 @@ class PrivateLinearModel(TakesMethod, ABC):
 
     def _validated(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> tuple[Any, Any]:
         """Finite rows and targets of matching length: refused here, before anything is charged."""
+        refuse_no_weight(sample_weight)
         for name, given in (("groups", groups), ("sample_weight", sample_weight)):
             same_rows(X, given, name)
         return admit_records(self, X, y, numeric=self._numeric)
@@ -174,6 +198,7 @@ class PrivateLinearModel(TakesMethod, ABC):
     def _fit(self, X: Any, y: Any, groups: Any, absent: int, sample_weight: Any) -> Release:
         """Validate, choose and calibrate the mechanism from public facts, then release. `absent` records hold nothing, and are
         records."""
+        refuse_what_resamples()
         table = parted_table(X, y, sample_weight)
         if table is not None:
             return self._fit_parts(table, groups, absent)
@@ -192,14 +217,23 @@ class PrivateLinearModel(TakesMethod, ABC):
             number = None if number is None else np.append(number, number.max() + 1 + np.arange(absent))
             weights = None if weights is None else np.append(weights, np.zeros(absent))
         self._remind_of_targets(y, stacklevel=3)
+        if sample_weight is not None:
+            remind_of_clipped_weights(column("weights", sample_weight), self._weight_bound(True), stacklevel=3)
         if not remind_of_what_looks(stacklevel=3):
             remind_of_scaling(X if present is None else X[:-absent], stacklevel=3)
 
         def made(task: Task, objective: LinearObjective) -> Records:
-            return objective.records(X, _with_weights(task, targets, weights), groups=number, present=present)
+            return objective.records(X, with_weights(task, targets, weights), groups=number, present=present)
 
         whom = "records" if groups is None else "persons"
-        return self._released(made, (X.shape[1], classes, records), [*said, *said_of_weights], whom=whom, gaps=absent > 0)
+        return self._released(
+            made,
+            (X.shape[1], classes, records),
+            [*said, *said_of_weights],
+            whom=whom,
+            gaps=absent > 0,
+            weighed=sample_weight is not None,
+        )
 
     def _fit_parts(self, table: PartedTable, groups: Any, absent: int) -> Release:
         """The same on rows that live in parts elsewhere, where they are validated."""
@@ -225,20 +259,21 @@ class PrivateLinearModel(TakesMethod, ABC):
                 raise ValueError(f"Expected {size} rows, as the collection says of itself, got {len(records)}.")
             return records
 
-        return self._released(made, (len(table.columns), count, size), [*said, *said_of_weights])
+        sizes = len(table.columns), count, size
+        return self._released(made, sizes, [*said, *said_of_weights], weighed=table.weighed)
 
     def _block(self, names: Any, task: Task, block: Any, given: None) -> tuple[Any, Array]:
         """A block of a table in parts as rows and targets, validated where it lives, by a clone."""
         X, y, weight = block
         if X.shape[0] == 0:
             empty = np.zeros((0, task.features))
-            return (sp.csr_array(empty) if sp.issparse(X) else empty), np.zeros((0, 2) if self._weighs else 0)
+            return (sp.csr_array(empty) if sp.issparse(X) else empty), np.zeros((0, 2) if task.loss.weighs else 0)
         X, y = self._validated(X, y, None, weight)
         if not np.array_equal(getattr(self, "feature_names_in_", names), names):
             raise ValueError("Expected the same columns in all parts, got others in one of them.")
         targets, classes, _ = self._targets(y)
         weights, _ = self._weights(X.shape[0], targets if classes else None, weight)
-        return X, _with_weights(task, targets, weights)
+        return X, with_weights(task, targets, weights)
 
     def _released(
         self,
@@ -248,9 +283,10 @@ class PrivateLinearModel(TakesMethod, ABC):
         *,
         whom: str = "records",
         gaps: bool = False,
+        weighed: bool = False,
     ) -> Release:
         """Choose and calibrate the mechanism for these numbers of features, classes and records, and release from what is `made`
-        for its task and objective. With `gaps` some records hold nothing."""
+        for its task and objective. With `gaps` some records hold nothing; `weighed` says that weights of records were given."""
         features, classes, records = sizes
         relation = Relation(self.relation)
         # Under replace-one the number of records is public by definition.
@@ -259,7 +295,7 @@ class PrivateLinearModel(TakesMethod, ABC):
         size = records if relation is Relation.REPLACE_ONE else self.public_size
         if size is not None:
             remind_of_delta(self.delta, size, stacklevel=4)
-        task = self.task(features, classes, size)
+        task = self.task(features, classes, size, weighed=weighed)
         method, mechanism, objective = self._built(task, getattr(self, "classes_", None), self._rows_alike)
         if gaps and any(part.ordered for part in (mechanism, *mechanism.inner())):
             raise ValueError(
@@ -275,7 +311,10 @@ class PrivateLinearModel(TakesMethod, ABC):
         if size is not None and method.needs_size and self._split is None:  # otherwise it is that of a part
             remind_of_size(size, records, "what was chosen by it suits other data.", stacklevel=4, whom=whom)
         given = {name: value for name, value in self.get_params(deep=False).items() if name != "random_state"}
+        if "max_sample_weight" in given:
+            given["max_sample_weight"] = self._weight_bound(weighed)  # a saved model is then of the loss that was minimised
         kept = copy.deepcopy(given)  # lists may change; and what cannot be copied fails now
+        prepared, uncharged = preparation()
         channel = Channel.open(self.random_state, label=self.label)
         if self._split is not None:
             mechanism, objective = self._split(mechanism, objective, classes)
@@ -283,7 +322,8 @@ class PrivateLinearModel(TakesMethod, ABC):
         if not np.isfinite(release.theta).all():
             warnings.warn("Training diverged: parameters are not finite. It is paid for; lower the learning rate.", stacklevel=5)
         self.fitted_params_ = kept
-        certificate = release.certificate.with_assumptions(*assumptions, *third_party_assumption(self))
+        certificate = release.certificate.with_assumptions(*assumptions, *prepared, *third_party_assumption(self))
+        certificate = certificate.not_charging(*uncharged)
         self.certificate_ = certificate.asked_for(self.epsilon) if isinstance(self.epsilon, Risk) else certificate
         self.trace_ = plain(dict(release.trace))
         self.private_trace_ = release.private
@@ -316,13 +356,18 @@ class PrivateLinearModel(TakesMethod, ABC):
 
     @property
     def _weighs(self) -> bool:
-        """Whether records count for more or less."""
+        """Whether records count for more or less by the parameters alone, before a fit is given any weights."""
         return self._class_weight() is not None or self.max_sample_weight is not None
+
+    def _weight_bound(self, weighed: bool) -> float | None:
+        """The public bound on weights of records: as stated, or by default where weights are given; otherwise None."""
+        stated = bounded(self.max_sample_weight)
+        return DEFAULT_WEIGHT_BOUND if weighed and stated is None else stated
 
     def _weights(self, size: int, index: NDArray[Any] | None, sample_weight: Any) -> tuple[Array | None, list[Assumption]]:
         """(size,) weights in [0, 1] of records, of the classes `index` (size,) where there are some, and what a certificate says
         of them; None where all count alike."""
-        by_class, most = admit_class_weight(self._class_weight()), bounded(self.max_sample_weight)
+        by_class, most = admit_class_weight(self._class_weight()), self._weight_bound(sample_weight is not None)
         if by_class is None and most is None and sample_weight is None:
             return None, []
         weights = admit_weights(size, sample_weight, most)
@@ -334,12 +379,12 @@ class PrivateLinearModel(TakesMethod, ABC):
     def make_loss(self) -> Loss:
         """The loss of one model, by this estimator's parameters. ValueError for parameters that it cannot be made of."""
 
-    def task(self, features: int, classes: int = 0, public_size: int | None = None) -> Task:
+    def task(self, features: int, classes: int = 0, public_size: int | None = None, *, weighed: bool = False) -> Task:
         """What a fit on rows of so many features learns; `classes` = 0 for regression. `public_size` stands for the number of
-        records where that is public; None: as set."""
+        records where that is public; None: as set. `weighed`: the fit is given weights of records."""
         loss = self.make_loss()
         return Task(
-            loss=Weighted(loss) if self._weighs else loss,
+            loss=Weighted(loss) if weighed or self._weighs else loss,
             features=features,
             classes=classes,
             data_norm=self.data_norm,
@@ -367,7 +412,8 @@ class PrivateLinearModel(TakesMethod, ABC):
     def _rows_alike(self, X: Any) -> Any:
         """Rows of the columns that were fitted."""
         refuse_dask(X=X)
-        return validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        with explained(X):
+            return validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
 
     def _built(self, task: Task, labels: Any, rows: Callable[[Any], Any]) -> tuple[Method, Mechanism, LinearObjective]:
         """The method that fits, and what it makes. ValueError where a method, maybe a stranger's, would spend something else
@@ -492,7 +538,7 @@ def plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=lambda other: np.asarray(other).tolist(), allow_nan=False))
 
 
-def _with_weights(task: Task, targets: NDArray[Any], weights: Array | None) -> Array:
+def with_weights(task: Task, targets: NDArray[Any], weights: Array | None) -> Array:
     """Targets as the task's loss takes them, with a weight each where rows have some."""
     numbers = task.targets(targets) if task.classes else targets
     return numbers if weights is None else np.column_stack([numbers, weights])

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
+from sklearn.base import MetaEstimatorMixin, clone, is_classifier
 from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
@@ -18,12 +18,13 @@ from dperm import _validate as check
 from dperm.distributed import parted_table
 from dperm.estimators.base import PrivateLinearModel, all_or_nothing
 from dperm.estimators.records import beside
+from dperm.estimators.shown import ShowsGuarantee
 from dperm.mechanisms import ByPart, Mechanism
 from dperm.objectives import RECORD, LinearObjective
 from dperm.privacy import Certificate
 
 
-class DPByPart(MetaEstimatorMixin, BaseEstimator):
+class DPByPart(MetaEstimatorMixin, ShowsGuarantee):
     """A model for each part of the records: parallel composition, charged as one.
 
     Each record, or person, is in one part at most, by its own entries, so that each meets one model: all of them together cost
@@ -122,7 +123,7 @@ class DPByPart(MetaEstimatorMixin, BaseEstimator):
             made: dict[int | None, tuple[Mechanism, LinearObjective]] = {whole.public_size: (mechanism, objective)}
             for size in sizes:
                 if size not in made:
-                    task = whole.task(objective.features, classes, size)
+                    task = whole.task(objective.features, classes, size, weighed=objective.loss.weighs)
                     made[size] = whole._built(task, getattr(whole, "classes_", None), whole._rows_alike)[1:]
             parts = ByPart.of([made[size] for size in sizes], list(self.fit_by.values()))
             return parts, replace(objective, public_size=None, size_limit=None)

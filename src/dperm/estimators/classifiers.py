@@ -147,7 +147,9 @@ class DPLogisticRegression(PrivateLinearClassifier):
     classes : all possible labels. None takes those present and records "label set taken as public".
     class_weight : public weights by label, {"no": 1, "yes": 4}, for two classes: errors on a rare label count for more.
         "balanced" would count the labels, and is refused. Probabilities are then those of records so weighted.
-    max_sample_weight : with `sample_weight` in `fit`, the most that a row may count; public. Weights are relative to it.
+    max_sample_weight : with `sample_weight` in `fit`, the most that a row may count; public. Weights are relative to it, and each
+        above it is clipped to it by itself. None: 1. A weight must be a function of its own record alone: divide none by their
+        sum, mean or maximum.
     public_size : publicly known number of records, or of persons. None under add/remove: released with noise and charged where
         a formula needs it (`Gradient`, and `Output` without `strong_convexity`).
     max_rows_per_unit : with `groups` in `fit`, the most rows that are used of a person; public. Neighbours then differ in all

@@ -20,8 +20,13 @@ from dperm._extras import require
 from dperm._types import Array
 from dperm.distributed.table import refuse_dask
 from dperm.estimators.base import TakesMethod, admit_groups, all_or_nothing
-from dperm.estimators.records import admit_labels, admit_records, beside, same_rows
-from dperm.estimators.unsupported_wrappers import remind_of_what_looks, third_party_assumption
+from dperm.estimators.records import admit_labels, admit_records, beside, explained, same_rows
+from dperm.estimators.unsupported_wrappers import (
+    preparation,
+    refuse_what_resamples,
+    remind_of_what_looks,
+    third_party_assumption,
+)
 from dperm.gradient import Policy
 from dperm.gradient.recipes import budgeted_recipe, dp_sgd, dpis, full_batch_descent
 from dperm.gradient.sampling import samplings
@@ -87,6 +92,9 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod, ABC):
     def _train(self, X: Any, y: Any, groups: Any, recipe: _Recipe) -> None:
         import torch
 
+        from dperm.torch.training.callbacks import Watched
+
+        refuse_what_resamples()
         refuse_dask(X=X, y=y, groups=groups)
         same_rows(X, groups, "groups")
         X, y = admit_records(self, X, y, numeric=False, sparse=False)
@@ -106,12 +114,15 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod, ABC):
             raise ValueError(
                 f"Expected the module to give {len(self.classes_)} scores per record, one a class, got shape {shape}."
             )
+        prepared, uncharged = preparation()
         trainer = self._trainer(module, recipe)
-        trainer.fit((np.ascontiguousarray(X), index.astype(np.int64)), groups=number, progress=False)
+        records = np.ascontiguousarray(X), index.astype(np.int64)
+        trainer.fit(records, groups=number, progress=False, callbacks=[Watched()])
         assert trainer.certificate is not None
         self.module_ = module.eval()
         self.fitted_params_ = settings
-        certificate = trainer.certificate.with_assumptions(labels, *third_party_assumption(self))
+        certificate = trainer.certificate.with_assumptions(labels, *prepared, *third_party_assumption(self))
+        certificate = certificate.not_charging(*uncharged)
         self.certificate_ = certificate.asked_for(self.epsilon) if isinstance(self.epsilon, Risk) else certificate
         self.history_ = trainer.history
         assert trainer.plan is not None
@@ -149,7 +160,8 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod, ABC):
         import torch
 
         refuse_dask(X=X)
-        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        with explained(X):
+            X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         like = next(self.module_.parameters())
         with torch.no_grad():
             parts = [

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dperm.distributed.table import of_dask
+from dperm.estimators.records import explained
 
 if TYPE_CHECKING:
     from dperm.data import Schema
@@ -37,7 +38,8 @@ class PublicRangeScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Check that the ranges fit X, of a collection of Dask its columns alone; learns nothing."""
-        X = validate_data(self, row_of_zeros(X) if of_dask(X) else X, dtype=[np.float64, np.float32])
+        with explained(X):
+            X = validate_data(self, row_of_zeros(X) if of_dask(X) else X, dtype=[np.float64, np.float32])
         ranges = np.asarray(self.ranges, dtype=np.float64)
         if ranges.shape == (2,):
             ranges = np.tile(ranges, (X.shape[1], 1))
@@ -53,7 +55,8 @@ class PublicRangeScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def transform(self, X: Any) -> NDArray[Any]:
         """Scaled rows, shape of X; of a collection of Dask a lazy array of Dask, cut as it is."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        with explained(X):
+            X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         low, high = self.ranges_.T.astype(X.dtype)
         return (np.clip(X, low, high) - low) / (high - low)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from dperm._types import Array
 from dperm.distributed.table import refuse_dask
 from dperm.privacy import Assumption
 from dperm.privacy.certificates import assumptions as statements
+from dperm.privacy.certificates.assumptions import WEIGHTS_APART
 
 
 def admit_records(
@@ -41,16 +43,67 @@ def admit_records(
         y = vector[:, None] if axes == 2 else vector
     if not numeric:
         refuse_missing(y)
-    return validate_data(
-        estimator,
-        X,
-        y,
-        accept_sparse="csr" if sparse else False,
-        dtype=[np.float64, np.float32],
-        y_numeric=numeric,
-        reset=reset,
-        ensure_min_samples=least,
-    )
+    with explained(X):
+        return validate_data(
+            estimator,
+            X,
+            y,
+            accept_sparse="csr" if sparse else False,
+            dtype=[np.float64, np.float32],
+            y_numeric=numeric,
+            reset=reset,
+            ensure_min_samples=least,
+        )
+
+
+@contextmanager
+def explained(X: Any) -> Iterator[None]:
+    """Within the block rows X are validated: where texts or missing values are why they are refused, the ValueError says what to
+    do about them without learning from the rows."""
+    try:
+        yield
+    except ValueError:
+        if texts := _columns_of_texts(X):
+            named = ", ".join(map(str, texts[:5])) + (f" and {len(texts) - 5:,} more" if len(texts) > 5 else "")
+            raise ValueError(
+                f"Expected rows X as numbers, got texts in the columns {named}. Encode the table by a public schema, by "
+                "TableEncoder of dperm.estimators in a Pipeline: make_pipeline(TableEncoder(schema), model)."
+            ) from None
+        if _has_gaps(X):
+            raise ValueError(
+                'Input X contains NaN. Fill gaps by values known without the rows: "missing": "middle" or "separate" in a '
+                "schema, with TableEncoder, or SimpleImputer(strategy='constant'). What an imputer learns from the rows, such as "
+                "means, is neither private nor charged."
+            ) from None
+        raise
+
+
+def _columns_of_texts(X: Any) -> list[Any]:
+    """Names, or numbers, of the columns of a frame, or of an array of objects, with texts that state no number."""
+    if hasattr(X, "columns") and hasattr(X, "__getitem__"):
+        columns = {name: X[name] for name in X.columns}
+    elif isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OUS":
+        columns = dict(enumerate(X.T))
+    else:
+        return []
+    return [name for name, entries in columns.items() if any(_is_no_number(entry) for entry in np.asarray(entries).flat)]
+
+
+def _is_no_number(entry: Any) -> bool:
+    """Whether an entry is a text that states no number."""
+    if not isinstance(entry, str | bytes):
+        return False
+    try:
+        float(entry)
+    except ValueError:
+        return True
+    return False
+
+
+def _has_gaps(X: Any) -> bool:
+    """Whether some entries of rows are missing."""
+    entries = X.data if issparse(X) else np.asarray(X)
+    return any(map(is_missing, entries.flat)) if entries.dtype.kind == "O" else bool((entries != entries).any())
 
 
 def beside(answers: NDArray[Any], y: Any, sample_weight: Any = None) -> tuple[NDArray[Any], NDArray[np.float64] | None]:
@@ -105,6 +158,9 @@ def _named(rows: Any, names: Any) -> Any:
 
 
 _AT_ONCE = 1 << 22
+
+#: the public bound on weights of records where none is stated
+DEFAULT_WEIGHT_BOUND = 1.0
 
 
 def admit_labels(y: Any, classes: ArrayLike | None) -> tuple[NDArray[Any], NDArray[np.signedinteger], Assumption]:
@@ -165,12 +221,12 @@ def weights_by_class(weights: dict[str, float], index: NDArray[np.integer], clas
 def admit_weights(size: int, sample_weight: Any, most: float | None) -> Array:
     """(size,) weights in [0, 1] of records: each one's own, clipped to `most` and relative to it.
 
-    ValueError for weights without a bound, a bound without weights, and weights below 0 or not finite.
+    A weight follows from its own record: none is divided by the largest, the sum or the mean of others.
+    ValueError for a bound without weights, and for weights below 0 or not finite.
     """
-    if (sample_weight is None) != (most is None):
+    if sample_weight is None and most is not None:
         raise ValueError(
-            "Expected sample_weight in fit and max_sample_weight together: how much one record may count is public, how much "
-            "each does is private."
+            f"Expected sample_weight in fit with max_sample_weight={most:g}: how much each record counts is measured against it."
         )
     weights = np.ones(size)
     if sample_weight is not None and most is not None:
@@ -183,6 +239,15 @@ def admit_weights(size: int, sample_weight: Any, most: float | None) -> Array:
     return weights
 
 
+def refuse_no_weight(sample_weight: Any) -> None:
+    """ValueError for weights (n,) of records that all are zero."""
+    if sample_weight is None:
+        return
+    own = column("weights", sample_weight)
+    if own.dtype.kind in "biuf" and len(own) and not own.any():
+        raise ValueError("Expected some sample weights above zero, got a weight of zero for every record.")
+
+
 def weight_assumptions(class_weight: dict[str, float] | None, most: float | None) -> list[Assumption]:
     """What a certificate says of weights."""
     said: list[Assumption] = []
@@ -190,6 +255,7 @@ def weight_assumptions(class_weight: dict[str, float] | None, most: float | None
         told = ", ".join(f"{label}: {weight:.4g}" for label, weight in class_weight.items())
         said.append(Assumption(f"The weights of classes are public ({told}).", "caller", "stated", "class weights"))
     if most is not None:
+        said.append(WEIGHTS_APART)
         text = f"A record counts at most as much as a weight of {most:g}; what it counts is as private as it is."
         said.append(Assumption(text, "library", "enforced: larger weights are clipped", "record weights"))
     return said

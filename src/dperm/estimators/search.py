@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, cast, get_args
 
 import numpy as np
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
+from sklearn.base import MetaEstimatorMixin, clone, is_classifier
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dperm import _validate as check
+from dperm._progress import watched
 from dperm._remind import remind_of_budget
 from dperm.distributed import parted_table
 from dperm.estimators.base import PrivateLinearModel, all_or_nothing
 from dperm.estimators.records import HeldOut
-from dperm.estimators.unsupported_wrappers import third_party_assumption
+from dperm.estimators.shown import ShowsGuarantee
+from dperm.estimators.unsupported_wrappers import preparation, refuse_what_resamples, third_party_assumption
 from dperm.mechanisms import Mechanism
 from dperm.objectives import LinearObjective
 from dperm.privacy import Assumption, Certificate, Composed, Event, Provenance, PureDP, Relation, Risk, calibrate
@@ -58,7 +60,7 @@ def _said(candidate: Any, targets: Any) -> list[Assumption]:
     return [*said, *weighed]
 
 
-class DPSearch(MetaEstimatorMixin, BaseEstimator):
+class DPSearch(MetaEstimatorMixin, ShowsGuarantee):
     """The best of an estimator's settings, with one certificate for the search and the model.
 
     A random number of tries, each of settings drawn evenly, and the best is kept: as long as the number and the other tries stay
@@ -121,13 +123,16 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
         return self
 
     def _fit(self, X: Any, y: Any, given: tuple[Any, Any], private_scores: bool) -> None:
+        refuse_what_resamples()
         settings = self._checked(private_scores)
         trial: Any = clone(self.estimator)
         rows, targets = trial._validated(X, y)
         features, classes, size, held_out = self._known(trial, rows, targets, given)
         said = [_said(clone(self.estimator).set_params(**setting), targets) for setting in settings]
         how, planned = self._planned(settings, features, classes, size, private_scores)
-        certificate = self._certificate(planned, how, said)  # before the first try: its date tells of none
+        prepared, uncharged = preparation()
+        # before the first try: its date tells of none
+        certificate = self._certificate(planned, how, [[*each, *prepared] for each in said]).not_charging(*uncharged)
         log = SpendLog.current()
         shift = 0 if self.random_state is None else int(np.random.default_rng(self.random_state).integers(1 << 31))
 
@@ -152,7 +157,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
             private = Channel.open(self.random_state).private
             SpendLog.current().charge(planned.event, mechanism="each of several settings once", label=self.label, private=private)
             with set_aside():
-                found = [each() for each in runs]
+                found = [each() for each in watched(runs, "Searching", len(runs))]
             self.results_ = [{**settings[place], "score": score} for score, (place, _) in found]
             self.best_score_, (number, best) = max(found, key=lambda pair: pair[0])
         self.how_ = how

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 import numpy as np
 
 from dperm._family import states
+from dperm._progress import watched
 from dperm.gradient.bounding import Bounding
 from dperm.gradient.query import PerExampleGradient, Query
 from dperm.gradient.update import Update
@@ -392,7 +393,7 @@ def descend_by(
     """`descend` with gradients that the caller started, and may look at afterwards."""
     update, radius = plan.update, objective.radius
     state = update.init(theta)
-    for step in range(1, plan.steps + 1):
+    for step in watched(range(1, plan.steps + 1), "Training", plan.steps):
         gradient = gradients(theta)
         if update.needs_noise:
             update.told_noise(gradients.noise_deviation, state)

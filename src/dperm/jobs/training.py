@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +16,7 @@ from dperm._files import Reserved, write_new
 from dperm.jobs.files import SavedModel, dataset_of, keep, refuse_same, uninterrupted
 from dperm.jobs.models import Kind, ModelOptions, by_part
 from dperm.jobs.options import SOURCE, Indices, stated_indices
+from dperm.jobs.trained_from import remember_table
 
 if TYPE_CHECKING:
     from dperm.data import Dataset, Schema
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from dperm.release.ledger import SpendLog
 
 _LOOKED = 10_000  # records
+_FEW = 8.0  # times the records whose agreeing gradients are as long as the noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +117,29 @@ class Training:
         other = poisson + "the range's end" if counts else ""
         return f"Model: {self.kind.title}, for the schema declares {what} as target{other}. --model names another."
 
+    def expected(self) -> str:
+        """What to expect where records are few for the budget: for the data holder alone, whose records are counted. Otherwise
+        "".
+
+        The noise that hides one record is as long as the gradients of so many records that all point the same way. Of models on
+        synthetic tables with less than eight times as many, docs/judging.md says what they learnt.
+        """
+        epsilon = self.asked.budget()
+        records = len(self.dataset) if self.dataset.groups is None else len(set(self.dataset.groups.tolist()))
+        if not isinstance(epsilon, float | int) or not self.kind.drawn or self.asked.delta <= 0:
+            return ""
+        from dperm.privacy import Gaussian, calibrate
+
+        alike = calibrate(Gaussian, float(epsilon), self.asked.delta) * math.sqrt(self.dataset.features.shape[1] + 1)
+        if records >= _FEW * alike:
+            return ""
+        whom = self.dataset.unit.whom
+        return (
+            f"{records:,} {whom} are few at epsilon = {epsilon:g}: the noise hides what {math.ceil(alike):,} of them that agree "
+            f"would say. With less than {_FEW:g} times as many, models of synthetic tables learnt little. "
+            "Expect little more than one answer for all; `dperm compare` shows it before anything is paid."
+        )
+
     def foreseen(self) -> tuple[ForeseenCharge, SpendLog]:
         """What training would charge, in which log: all that it refuses before its charge is refused. `log.foreseen` says what
         would be left of the data set's budget, or refuses it."""
@@ -154,6 +180,7 @@ class Training:
                     text = model_to_json(model, extra)
                     lost.append(f"{error}. The model for {place.path} is kept, without a signature.")
                 kept[place.path] = keep(place, text, print_instead)
+                remember_table(text, self.asked.source)
             except (OSError, ValueError) as error:  # the other parts' models are written all the same
                 lost.append(str(error))
         if self.page is not None:

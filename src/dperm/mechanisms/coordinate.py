@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dperm import _validate as check
+from dperm._progress import watched
 from dperm._types import Array
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.extremes import Extreme, right_angles
@@ -87,7 +88,7 @@ class CoordinateDescent(Mechanism):
         penalties[objective.features :] = 0.0
         theta, mean, averaged = np.zeros(dimension), np.zeros(dimension), 0
         draws = np.random.default_rng(dimension)
-        for done in range(self.epochs):
+        for done in watched(range(self.epochs), "Training", self.epochs):
             for place in draws.permutation(dimension).tolist():
                 slopes = exact_sum(columns.gradient(place), clips[place])
                 noise = GaussianNoise(moves * clips[place], self.noise_multiplier, what="slope of a coordinate")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dperm import _validate as check
+from dperm._progress import watched
 from dperm._types import Array
 from dperm.gradient import FrankWolfeStep, Plan, Policy
 from dperm.mechanisms.base import Budget, Mechanism
@@ -69,7 +70,7 @@ class FrankWolfeDescent(Mechanism):
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
         limit = entry_limit(objective, self.entry_bound)
         theta = np.zeros(objective.dimension)
-        for step in range(self.steps):
+        for step in watched(range(self.steps), "Training", self.steps):
             gradient = entrywise_gradient(objective, records, theta, limit, 1 / self.step_epsilon)
             # both signs of each direction; the radius is a factor of scores and sensitivity alike
             scores = np.concatenate([-gradient, gradient])

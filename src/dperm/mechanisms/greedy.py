@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dperm import _validate as check
+from dperm._progress import watched
 from dperm._types import Array
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.entrywise import entry_limit, entrywise_gradient, entrywise_moved
@@ -92,7 +93,7 @@ class GreedyDescent(Mechanism):
         penalties[objective.features :] = 0.0
         edge = math.inf if self.box is None else curvature * self.box
         theta = np.zeros(objective.dimension)
-        for _ in range(self.steps):
+        for _ in watched(range(self.steps), "Training", self.steps):
             gradient = entrywise_gradient(objective, records, theta, limit, self.noise_multiplier)
             place = (curvature - n * self.l2) * theta
             scores, sensitivity = _scores(place, gradient, curvature * theta, penalties, edge, moved)

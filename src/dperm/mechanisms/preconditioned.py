@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dperm import _validate as check
+from dperm._progress import watched
 from dperm._types import Array
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.extremes import Extreme, instead_of_none, right_angles
@@ -95,7 +96,7 @@ class PreconditionedDescent(Mechanism):
         clip, step = most, self.step_size
         theta, mean = np.zeros(objective.dimension), np.zeros(objective.dimension)
         first = math.floor(self.steps * (1 - _TAIL))
-        for done in range(self.steps):
+        for done in watched(range(self.steps), "Training", self.steps):
             if done == 1:
                 spread = scale_noise * most**2
                 squares = exact_total(records, functools.partial(_squares, objective, theta, most)).value()

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from dperm._progress import unwatched
 from dperm._random import Randomness
 from dperm.privacy import Certificate, Event, Provenance
 from dperm.privacy.adaptive.private_selection import BestOfTries
@@ -39,7 +40,7 @@ def best_of_tries(
     SpendLog.current().charge(event, mechanism="best of a random number of tries", label=label, private=randomness.private)
     draws = randomness.sampling
     best: tuple[float, T] | None = None
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), unwatched():  # how many tries there are is a secret
         warnings.simplefilter("ignore")
         for _ in range(event.draw(draws)):
             with set_aside():

@@ -77,16 +77,27 @@ class Rows:
 
 
 def answered(
-    model: Any, rows: Rows, target_range: data.TargetRange | None, again: Refits | None = None, level: float = 0.95
+    model: Any,
+    rows: Rows,
+    target_range: data.TargetRange | None,
+    again: Refits | None = None,
+    level: float = 0.95,
+    threshold: float | None = None,
 ) -> pd.DataFrame:
-    """A table of answers, with an interval for each number where models were trained `again` on the training records: PRIVATE."""
+    """A table of answers, with an interval for each number where models were trained `again` on the training records: PRIVATE.
+    Of two classes the later one is the answer from the probability `threshold` on; None: the model's own."""
     import pandas as pd
 
     restored = np.asarray if target_range is None else target_range.restored
-    table = pd.DataFrame({"prediction": restored(model.predict(rows.features))})
     names = list(model.classes_) if hasattr(model, "predict_proba") else []
+    likely = model.predict_proba(rows.features) if names else None
+    answers = model.predict(rows.features)
+    if threshold is not None:
+        refuse_threshold(model)
+        answers = np.asarray(model.classes_)[(np.asarray(likely)[:, 1] >= threshold).astype(np.intp)]
+    table = pd.DataFrame({"prediction": restored(answers)})
     if names:
-        table[[f"probability of {name}" for name in names]] = model.predict_proba(rows.features)
+        table[[f"probability of {name}" for name in names]] = likely
     if again is not None:
         for side, values in zip(("lowest", "highest"), again.predictions(rows.features, level), strict=True):
             table[[f"PRIVATE {side} of {name}" for name in names] or f"PRIVATE {side}"] = values if names else restored(values)
@@ -97,3 +108,12 @@ def answered(
     if rows.clipped:
         table["taken at the end of its range"] = pd.Series(rows.clipped)
     return table if rows.copied is None else pd.concat([rows.copied, table], axis=1)
+
+
+def refuse_threshold(model: Any) -> None:
+    """ValueError for models that have no probability of one of two classes."""
+    classes = list(getattr(model, "classes_", ()))
+    if len(classes) != 2 or not hasattr(model, "predict_proba"):
+        what = f"one of {len(classes)} classes" if classes else "one of numbers"
+        what += " without probabilities" if len(classes) == 2 else ""
+        raise ValueError(f"Expected a model of two classes with probabilities for --threshold, got {what}.")

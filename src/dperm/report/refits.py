@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dperm import _validate as check
 from dperm._column import column
+from dperm._progress import told
 from dperm._types import Array
 from dperm.audit.outputs import unlogged
 from dperm.data import Dataset
@@ -72,18 +73,18 @@ class Refits:
         weights = None if sample_weight is None else column("weights", sample_weight, len(records)).astype(np.float64)
         rng = np.random.default_rng(random_state)
         models: list[Any] = []
-        for done in range(count):
-            drawn, groups = _persons(records, rng)
-            seed = {} if random_state is None else {"random_state": random_state + done}
-            given = {} if weights is None else {"sample_weight": weights[drawn]}
-            again = type(model)(**settings, **seed)
-            with unlogged(), warnings.catch_warnings():  # this fit alone: what `progress` does is charged as anywhere
-                warnings.simplefilter("ignore", UserWarning)  # the model's own fit has given them
-                again.fit(records.features[drawn], targets[drawn], groups, absent=records.absent, **given)
-            again.certificate_ = again.certificate_.only_claimed(_UNCHARGED)
-            models.append(again)
-            if progress is not None:
-                progress(done + 1, count)
+        with told(progress, "Training again") as step:
+            for done in range(count):
+                drawn, groups = _persons(records, rng)
+                seed = {} if random_state is None else {"random_state": random_state + done}
+                given = {} if weights is None else {"sample_weight": weights[drawn]}
+                again = type(model)(**settings, **seed)
+                with unlogged(), warnings.catch_warnings():  # this fit alone: what `progress` does is charged as anywhere
+                    warnings.simplefilter("ignore", UserWarning)  # the model's own fit has given them
+                    again.fit(records.features[drawn], targets[drawn], groups, absent=records.absent, **given)
+                again.certificate_ = again.certificate_.only_claimed(_UNCHARGED)
+                models.append(again)
+                step(done + 1, count)
         return cls(model, tuple(models))
 
     def root(self, row: int = 0) -> Array:

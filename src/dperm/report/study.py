@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -151,6 +151,14 @@ class StudyResult:
         """The same with another score as the one that ranks."""
         cells = tuple(replace(cell, scores=cell.measures[name]) for cell in self.cells)
         return replace(self, metric=name, cells=cells, baseline=self.cell("constant", None).measured(name))
+
+    #: what a notebook shows of a comparison: `dperm.report.notebook`, which reads them, puts it here
+    as_html: ClassVar[Callable[[StudyResult], str] | None] = None
+
+    def _repr_html_(self) -> str | None:
+        """For a notebook of the data holder: the advice, the leaderboard, and folded below them what they rest on."""
+        shown = type(self).as_html
+        return None if shown is None else shown(self)
 
     def best(self, epsilon: float) -> str | None:
         """The best mechanism at this ε, where its lead over the next is beyond the interval of their difference; what is only

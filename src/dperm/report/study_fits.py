@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dperm._progress import told
 from dperm._types import Array
 from dperm.audit.statistics import area_under_curve
 from dperm.data import Dataset
@@ -347,11 +348,11 @@ def all_fits(
         work, _run_job, _start_worker, shared, jobs,
         descriptor=None if kept is None else kept.descriptor, last=lambda done: bool(done.problem),
     )  # fmt: skip
-    for number, done in enumerate(results, start=1):
-        rows += done.fits
-        problem = problem or done.problem
-        if progress is not None:
-            progress(number, len(work))
+    with told(progress, "Comparing") as step:
+        for number, done in enumerate(results, start=1):
+            rows += done.fits
+            problem = problem or done.problem
+            step(number, len(work))
     if problem and kept is not None:
         raise kept.not_kept(problem, map(shared.record, rows))
     if kept is not None:

@@ -21,6 +21,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse.linalg import LinearOperator, cg
 
+from dperm._progress import watching
 from dperm._types import Array
 
 Solve = Callable[[Array], Array]
@@ -239,7 +240,15 @@ class _Point:
 
 
 def _newton(problem: StronglyConvex, theta: Array, tolerance: float, radius: float, most: int) -> Solution:
-    """As near to `tolerance` as Newton's method comes in `most` evaluations and two more; `residual` is what it believes.
+    """As near to `tolerance` as Newton's method comes in `most` evaluations and two more; `residual` is what it believes."""
+    with watching("Training") as going_on:  # how many steps it takes follows from the records: they are not counted
+        return _by_steps(problem, theta, tolerance, radius, most, going_on)
+
+
+def _by_steps(
+    problem: StronglyConvex, theta: Array, tolerance: float, radius: float, most: int, going_on: Callable[..., None]
+) -> Solution:
+    """The same, which tells `going_on` at each step.
 
     A step goes to where a quadratic model is least on the ball, or part of the way: the ball is convex, and every such step goes
     down at first.
@@ -252,6 +261,7 @@ def _newton(problem: StronglyConvex, theta: Array, tolerance: float, radius: flo
             break
         there, tried = _searched(problem, here, target, radius, most - evaluations)
         evaluations += tried
+        going_on()
         if there is None:
             break
         iterations += 1

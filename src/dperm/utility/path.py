@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse.linalg import LinearOperator, cg
 
 from dperm import _validate as check
+from dperm._progress import watching
 from dperm._types import Array
 from dperm.objectives import LinearObjective, Records, RegularisedSum
 from dperm.solvers import SolverError, minimise
@@ -103,7 +104,10 @@ class UtilityPath:
         chosen = np.sort(np.random.default_rng(0).permutation(len(records))[:_SAMPLE])
         self._sample, self._share = self.records.subset(chosen), max(1, len(chosen)) / max(1, len(records))
         self._curvature, self._ratio = _Curvature(self.objective, self.records), 1.0
-        self._thetas, self._losses = self._followed()
+        with watching("Following epsilon") as going_on:  # how many steps it takes follows from the records
+            self._going_on: Callable[..., None] | None = going_on
+            self._thetas, self._losses = self._followed()
+        self._going_on = None
 
     # What it tells
 
@@ -188,6 +192,8 @@ class UtilityPath:
         pairs: list[tuple[Array, Array]] = []
         moves = was = np.zeros(0)
         for step in range(_STEPS):
+            if self._going_on is not None:
+                self._going_on()
             values, slopes = self._evaluate(thetas)
             guessed = guessed if step else values
             gradients = slopes + moduli[:, None] * self.objective.penalty_gradient(thetas) + linear

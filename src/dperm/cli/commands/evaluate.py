@@ -12,9 +12,10 @@ import typer
 
 from dperm.cli.command_files import JsonFlag, OnError
 from dperm.cli.files import reserved, told_kept, told_of_rows, wrong_rows
-from dperm.cli.printing import printed_instead, say, say_json
-from dperm.jobs.files import SavedModel, keep, refuse_same, uninterrupted
+from dperm.cli.printing import printed_instead, say, say_json, warn
+from dperm.jobs.files import SavedModel, keep, read, refuse_same, uninterrupted
 from dperm.jobs.options import KINDS, Delta, Relation, VerifyKey
+from dperm.jobs.trained_from import was_trained_from
 
 if TYPE_CHECKING:
     from dperm.report.evaluation import Evaluation
@@ -51,8 +52,9 @@ class EvaluateOptions:
 
 
 def evaluate(asked: EvaluateOptions) -> None:
-    """How good a model is on test records: accuracy, recall of each class, AUC, calibration; R² and errors of numbers. Exact, and
-    nothing is charged: of private records the numbers are for their holder alone. Or from noisy counts, charged, for everybody.
+    """How good a model is on test records, none of which it was trained on: accuracy, recall of each class, AUC, calibration; R²
+    and errors of numbers. Exact, and nothing is charged: of private records the numbers are for their holder alone. Or from noisy
+    counts, charged, for everybody.
 
     \b
     Example:
@@ -83,6 +85,11 @@ def evaluate(asked: EvaluateOptions) -> None:
         _tell_released(asked, found, test.dataset.name, kept)
         return
     whole, parts = test.judged()
+    if was_trained_from(read(asked.model), asked.source):
+        warn(
+            "For the data holder alone: the model was trained on this very table, which it suits better than new records. Keep "
+            "records aside before training, or let `dperm compare` do so."
+        )
     if asked.as_json:
         found = {"test_data": asked.test_data, **whole.to_dict()}
         by = {} if asked.by is None else {"by": {name: part.to_dict() for name, part in parts.items()}}

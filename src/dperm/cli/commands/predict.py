@@ -27,6 +27,11 @@ class PredictOptions:
     output: Annotated[Path | None, "CSV file to write [default: predictions.csv; with --records private-predictions.csv]."] = None
     on_error: OnError = "fail"
     keep: Annotated[str | None, "Columns of the table to copy beside the answers, such as whose each is: case,ward."] = None
+    threshold: Annotated[
+        float | None,
+        "Of two classes: the probability from which on the later one is the answer; public. Chosen by looking at private records "
+        "it tells of them.",
+    ] = None
     records: Annotated[
         Path | None, "The table it was trained on: gives each number an interval, and the answers are PRIVATE."
     ] = None
@@ -45,20 +50,25 @@ def predict(asked: PredictOptions) -> None:
     Example:
       dperm predict model.json new.csv -o answers.csv
       dperm predict model.json new.csv --keep case --on-error skip -o answers.csv
+      dperm predict model.json new.csv --threshold 0.2
       dperm predict model.json new.csv --records people.csv -o private-answers.csv
     """
     from dperm import _validate as check
     from dperm import data
-    from dperm.report.predictions import Rows, answered
+    from dperm.report.predictions import Rows, answered, refuse_threshold
     from dperm.report.spreadsheets import for_spreadsheets
 
     check.choice("--on-error", asked.on_error, ("fail", "skip"))
     check.fraction("--level", asked.level)
+    if asked.threshold is not None:
+        check.fraction("--threshold", asked.threshold)
     output = asked.output or Path("predictions.csv" if asked.records is None else "private-predictions.csv")
     refuse_same(asked.model, asked.source, output)
     refuse_same(asked.model, asked.records, output)
     answers = reserved(output, private=True)
     saved = SavedModel.at(asked.model, asked.verify_key)
+    if asked.threshold is not None:
+        refuse_threshold(saved.fitted)
 
     def admitted(faults: dict[int, str], table: data.ReadTable, schema: data.Schema) -> None:
         if not asked.as_json:
@@ -69,7 +79,7 @@ def predict(asked: PredictOptions) -> None:
 
     rows = Rows.of(asked.source, saved.extra, _names(asked.keep), admitted)
     again = refitted(saved, asked.records, asked.refits, shown=not asked.as_json)
-    table = answered(saved.fitted, rows, saved.target_range, again, asked.level)
+    table = answered(saved.fitted, rows, saved.target_range, again, asked.level, asked.threshold)
     table, quoted = (table, {}) if asked.raw_cells else for_spreadsheets(table)
     answers.write(table.to_csv(index=False))
     if asked.as_json:
@@ -81,6 +91,8 @@ def predict(asked: PredictOptions) -> None:
 
 def _tell(asked: PredictOptions, fitted: Any, done: str, faults: dict[int, str], quoted: dict[str, int]) -> None:
     say(done)
+    if asked.threshold is not None:
+        say(f"The answer is {fitted.classes_[1]} from a probability of {asked.threshold:g} on.")
     if asked.records is not None:
         say(
             f"PRIVATE, for the data holder only: the intervals, meant to cover {asked.level:.0%}, depend on every training "

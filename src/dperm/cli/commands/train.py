@@ -25,6 +25,9 @@ class TrainOptions(TrainingOptions):
 def train(asked: TrainOptions) -> None:
     """Train one private model and write it with its certificate.
 
+    All records of the table are trained on. To judge the model by `dperm evaluate`, keep some of them in a file of their own
+    before: all rows of a person on the same side, chosen at random (docs/judging.md). `dperm compare` makes such splits itself.
+
     \b
     Example:
       dperm train people.csv --schema people.schema.json --epsilon 1 --dry-run
@@ -39,6 +42,8 @@ def train(asked: TrainOptions) -> None:
             job = until_written.enter_context(prepared_training(asked, bar))
         if not asked.as_json:
             told_to_holder(job.dataset, job.kind.row_norm(asked), asked.delta, asked.public_size)
+            if few := job.expected():
+                say(f"For the data holder alone: {few}\n".rstrip())
             if chosen := job.model_chosen():
                 say(chosen)
         if asked.dry_run:

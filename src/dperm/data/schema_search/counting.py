@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dperm._progress import told
 from dperm.data.columnar import StoredTable
 from dperm.data.schema.entries import ReadTable, SchemaError, as_numbers, as_table, texts
 from dperm.distributed.sums import sum_over
@@ -146,12 +147,12 @@ class Stored(Table):
 
     def total(self, share: Callable[[pd.DataFrame], T], add: Callable[[T, T], T]) -> T:
         total, done = None, 0
-        for frame in self._table.frames():
-            part = share(frame)
-            total = part if total is None else add(total, part)
-            done += len(frame)
-            if self._progress is not None:
-                self._progress(done, self._table.rows)
+        with told(self._progress, "Counting") as step:
+            for frame in self._table.frames():
+                part = share(frame)
+                total = part if total is None else add(total, part)
+                done += len(frame)
+                step(done, self._table.rows)
         if total is None:
             raise SchemaError(f"The table {self._table.path} has no records.")
         return total

@@ -146,6 +146,21 @@ def stranger(name: str, part: Any, assumed: str, checked: str = _COMPARED) -> As
     )
 
 
+def prepared(public: Sequence[str], learning: Sequence[str]) -> list[Assumption]:
+    """Of transformers in front of an estimator, by name: those that use their settings alone, and those that learn from what they
+    are fitted on."""
+    said: list[Assumption] = []
+    if public:
+        text = f"Ranges, categories and other settings of what prepares rows ({', '.join(public)}) were known without the rows."
+        said.append(Assumption(text, "caller", "stated: each row is prepared by them alone", "preparation"))
+    if learning:
+        text = (
+            f"What prepares rows ({', '.join(learning)}) learnt from no protected record, or what it learnt is charged elsewhere."
+        )
+        said.append(Assumption(text, "caller", "not checked, and not charged here", "preparation learnt"))
+    return said
+
+
 RELEASED_ANCHOR = Assumption(
     "The parameters that gradients are compared with (the anchor) were made from releases or public data alone.",
     "caller",
@@ -230,6 +245,27 @@ def labels(count: int | None, *, stated: bool) -> Assumption:
     text = "The labels present are public." if count is None else f"The set of {count} labels is public."
     taken = "taken from the data" + ("" if count is None else ": the set of labels present is treated as public")
     return Assumption(text, "caller", "stated by the caller" if stated else taken, "labels")
+
+
+def coins_of_members(members: int, rate: float) -> Assumption:
+    """Of models that each count each record by a coin."""
+    return Assumption(
+        f"Each of {members:,} models counts each record with probability {rate:g}, by a coin of that model and record alone, and "
+        "with a weight of at most 1. Nothing is charged less for it.",
+        "library",
+        "drawn by dperm",
+        "coins of members",
+    )
+
+
+#: of weights that a caller gives for records
+WEIGHTS_APART = Assumption(
+    "Each weight is a function of its own record alone: none was divided by the sum, the mean or the largest of all, or computed "
+    "from errors on other records.",
+    "caller",
+    "stated",
+    "weights apart",
+)
 
 
 def clipped_targets(low: float, high: float) -> Assumption:

@@ -28,6 +28,7 @@ from dperm.privacy.accountants.risk import AttackView, Risk, attack_view
 from dperm.privacy.adaptive.ex_post import ExPost
 from dperm.privacy.certificates import assumptions as statements
 from dperm.privacy.certificates.assumptions import Assumption, Provenance
+from dperm.privacy.certificates.html import certificate_html
 from dperm.privacy.certificates.signing import digest_of
 from dperm.privacy.events import (
     Composed,
@@ -375,6 +376,12 @@ class Certificate:
         lines indented. No text within can begin a line that is not indented."""
         unpaid = (f"Not charged: {item}" for item in self.not_charged)
         return _wrapped([*self._claim(), *map(_told, self.assumptions), *unpaid])
+
+    def to_html(self) -> str:
+        """A piece of HTML for a notebook: the guarantee, and folded below it all that it rests on."""
+        return certificate_html(self._claim(), self.assumptions, self.not_charged)
+
+    _repr_html_ = to_html
 
     def brief(self) -> str:
         """What it states, what the caller must answer for, and how much else there is to read, for a terminal as `str()`."""

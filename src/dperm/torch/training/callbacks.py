@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from dperm._extras import needed
+from dperm._progress import watching
 from dperm.privacy import Certificate
 
 
@@ -101,6 +103,23 @@ class ProgressBar(Callback):
 
     def close(self) -> None:
         self._progress.stop()
+
+
+class Watched(Callback):
+    """One line, on a terminal or in a notebook, once a run takes longer than two seconds; it goes when the run ends."""
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+        self._step: Any = None
+
+    def on_start(self, total: int, certificate: Certificate) -> None:
+        self._step = self._open.enter_context(watching("Training"))
+
+    def on_step(self, step: PrivateStep) -> None:
+        self._step(step.number, step.total)
+
+    def close(self) -> None:
+        self._open.close()
 
 
 class TensorBoard(Callback):

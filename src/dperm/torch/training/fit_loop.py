@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from dperm._progress import in_notebook
 from dperm.torch.ranks import Ranks
-from dperm.torch.training.callbacks import Callback, PrivateStep, ProgressBar
+from dperm.torch.training.callbacks import Callback, PrivateStep, ProgressBar, Watched
 from dperm.torch.training.heldout_scores import HeldOut
 from dperm.torch.training.session import TrainingSession
 from dperm.torch.training.settings import ends_epoch
@@ -20,6 +21,8 @@ class FitLoop:
         self._callbacks = list(self._options.callbacks)
         if progress or (progress is None and sys.stderr.isatty() and Ranks.here().rank == 0):
             self._callbacks.append(ProgressBar())
+        elif progress is None and in_notebook():
+            self._callbacks.append(Watched())
         self._held_out = HeldOut.of(session.spec, validation)
         self._announced = False
 
