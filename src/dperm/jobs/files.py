@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -49,6 +50,11 @@ def read(path: Path) -> str:
         raise ValueError(f"Cannot read {path}: it is no text.") from None
 
 
+def sha256_of(text: str) -> str:
+    """The SHA-256 of a file that dperm wrote with this text, as `sha256sum` prints it."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def json_table(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(read(path), object_pairs_hook=unique_names)
@@ -85,13 +91,15 @@ class SavedModel:
 
     fitted: Any
     extra: dict[str, Any]
+    sha256: str = ""  # of its file
 
     @classmethod
     def at(cls, path: Path, verify_key: Path | None = None) -> SavedModel:
         """ValueError for a file that holds none, and for one that the owner of the public key did not sign."""
         from dperm.estimators import model_from_json
 
-        return cls(*model_from_json(read(path), verify_key=verify_key))
+        text = read(path)
+        return cls(*model_from_json(text, verify_key=verify_key), sha256_of(text))
 
     @property
     def schema(self) -> Schema | None:

@@ -91,13 +91,13 @@ class Kind:
     notice = ""  # said before training
 
     def __init__(self, name: str, estimator_name: str, title: str) -> None:
-        self.name, self._estimator_name, self.title = name, estimator_name, title
+        self.name, self.estimator_name, self.title = name, estimator_name, title
 
     def make(self, **settings: Any) -> Any:
         """An estimator of this kind."""
         from dperm import estimators
 
-        return getattr(estimators, self._estimator_name)(**settings)
+        return getattr(estimators, self.estimator_name)(**settings)
 
     def refuse(self, asked: ModelOptions) -> None:
         """ValueError for what this kind cannot do, before a row is read."""

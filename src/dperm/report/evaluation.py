@@ -33,6 +33,8 @@ class Evaluation:
         Of a numeric target, by which answers are in its units.
     by, groups : str or None, (n,) texts
         A column, and what each record holds there.
+    model_sha256 : str
+        The SHA-256 of the model's file, by which a card knows that scores are of its model.
     """
 
     model: Any
@@ -41,6 +43,7 @@ class Evaluation:
     target_range: TargetRange | None
     by: str | None = None
     groups: NDArray[Any] | None = None
+    model_sha256: str = ""
 
     def judged(self) -> tuple[Judgement, dict[str, Judgement]]:
         """Exact scores, of all records and of each group. ValueError for too many groups, and for labels that the model does not
@@ -88,6 +91,7 @@ class Evaluation:
         told: dict[str, Any] = {"test_data": "released", **found.whole.to_dict()}
         told["half_widths"] = _shown(found.widths)
         told["of"] = "records" if dataset.groups is None else "persons"
+        told["model_sha256"] = self.model_sha256
         if found.parts:
             told["by"] = {
                 name: {**part.to_dict(), "half_widths": _shown(found.part_widths[name])} for name, part in found.parts.items()

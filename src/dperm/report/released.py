@@ -71,6 +71,7 @@ class _Table:
             "records": total,
             "accuracy": _share(float(right.sum()), total),
             "most frequent class": _share(float(sizes.max()), total),
+            "above the most frequent class": float(right.sum() - sizes.max()) / total if total > 0 else math.nan,
             "balanced accuracy": float(np.mean(recalls)),
         }
         if self.ordered:

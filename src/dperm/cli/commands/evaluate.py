@@ -136,7 +136,7 @@ def _read(asked: EvaluateOptions) -> tuple[Evaluation, Callable[[], None]]:
             left_out = [f"Left out: {len(wrong):,}. Row {row + 1}: {why}." for row, why in [*wrong.items()][:1]]
             told_of_rows(table, schema, public=asked.test_data == "public", left_out=left_out)
 
-    return Evaluation(saved.fitted, dataset, schema, saved.target_range, asked.by, groups), told_rows
+    return Evaluation(saved.fitted, dataset, schema, saved.target_range, asked.by, groups, saved.sha256), told_rows
 
 
 def _tell_released(asked: EvaluateOptions, found: dict[str, Any], name: str, older: Path | None) -> None:
