@@ -165,6 +165,9 @@ class PrivateLinearModel(TakesMethod, ABC):
     def _remind_of_targets(self, y: Any, *, stacklevel: int) -> None:
         """Warn the data holder of validated targets y (n,) that hardly were meant, before a charge. Labels are all meant."""
 
+    def _remind_of_targets_in(self, table: PartedTable, *, stacklevel: int) -> None:
+        """The same of targets in parts elsewhere, which are not validated yet."""
+
     def _validated(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> tuple[Any, Any]:
         """Finite rows and targets of matching length: refused here, before anything is charged."""
         for name, given in (("groups", groups), ("sample_weight", sample_weight)):
@@ -217,6 +220,8 @@ class PrivateLinearModel(TakesMethod, ABC):
         _, said_of_weights = self._weights(
             1, np.zeros(1, dtype=np.intp) if count else None, np.ones(1) if table.weighed else None
         )
+
+        self._remind_of_targets_in(table, stacklevel=3)
 
         def made(task: Task, objective: LinearObjective) -> PartedRecords:
             worker, names = clone(self), getattr(self, "feature_names_in_", None)

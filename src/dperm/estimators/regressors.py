@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,8 +12,9 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 
 from dperm import _validate as check
-from dperm._remind import remind_of_clipped_targets
+from dperm._remind import beyond, remind_of_clipped_targets
 from dperm._types import Array
+from dperm.distributed import PartedTable
 from dperm.distributed.sums import PartSums
 from dperm.distributed.table import by_part, of_dask
 from dperm.estimators.base import PrivateLinearModel, WithMechanism
@@ -25,6 +27,10 @@ from dperm.privacy.certificates.assumptions import clipped_counts, clipped_targe
 
 _USUAL_RADIUS = 5.0
 _LEAST_MEAN = 1e-300  # of an expected count: deviances ask for more than 0
+
+
+def _added(one: tuple[int, int, int], other: tuple[int, int, int]) -> tuple[int, int, int]:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -86,7 +92,13 @@ class PrivateLinearRegressor(RegressorMixin, PrivateLinearModel):
         return np.clip(centred, -bound, bound), 0, [clipped_targets(low, high)]
 
     def _remind_of_targets(self, y: Any, *, stacklevel: int) -> None:
-        remind_of_clipped_targets(y, self._ends(), stacklevel=stacklevel + 1)
+        ends = self._ends()
+        remind_of_clipped_targets(beyond(ends, y), ends, stacklevel=stacklevel + 1)
+
+    def _remind_of_targets_in(self, table: PartedTable, *, stacklevel: int) -> None:
+        ends = self._ends()
+        counted = table.total_of_targets(functools.partial(beyond, ends), _added)
+        remind_of_clipped_targets(counted, ends, stacklevel=stacklevel + 1)
 
     def _classes(self, classes: int) -> int:
         return 0

@@ -33,6 +33,8 @@ class Evaluation:
         Of a numeric target, by which answers are in its units.
     by, groups : str or None, (n,) texts
         A column, and what each record holds there.
+    range_is_public : bool
+        Whether that range was stated without a look at the data.
     model_sha256 : str
         The SHA-256 of the model's file, by which a card knows that scores are of its model.
     """
@@ -44,6 +46,7 @@ class Evaluation:
     by: str | None = None
     groups: NDArray[Any] | None = None
     model_sha256: str = ""
+    range_is_public: bool = False
 
     def judged(self) -> tuple[Judgement, dict[str, Judgement]]:
         """Exact scores, of all records and of each group. ValueError for too many groups, and for labels that the model does not
@@ -70,8 +73,11 @@ class Evaluation:
         if not hasattr(model, "classes_"):
             if self.by is not None:
                 raise ValueError("Expected no --by with released scores of numbers.")
-            if self.schema is None or self.target_range is None:  # of arrays it was read off the data
-                raise ValueError("Expected a model of a table with a schema: the public range of its target bounds the errors.")
+            if self.target_range is None or not self.range_is_public:
+                raise ValueError(
+                    "Expected a model whose target's range is public, by a schema or by dperm train --target-range: it bounds "
+                    "the errors."
+                )
             truth, bounds = np.asarray(dataset.targets, dtype=np.float64), self.target_range
             found = release_number_scores(truth, bounds.restored(answers), bounds, **given)
         else:

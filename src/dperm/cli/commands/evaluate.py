@@ -122,7 +122,7 @@ def _read(asked: EvaluateOptions) -> tuple[Evaluation, Callable[[], None]]:
             table = table.without(wrong)
         dataset = data.load(asked.source, schema) if table is None else data.Dataset.of(table, schema)
     else:
-        dataset, _ = data.read_dataset(asked.source, indices=saved.extra.get("indices"))
+        dataset, _ = data.read_dataset(asked.source, **saved.as_read)
     groups = None
     if asked.by is not None:
         if table is None or asked.by not in table.frame.columns:
@@ -136,7 +136,9 @@ def _read(asked: EvaluateOptions) -> tuple[Evaluation, Callable[[], None]]:
             left_out = [f"Left out: {len(wrong):,}. Row {row + 1}: {why}." for row, why in [*wrong.items()][:1]]
             told_of_rows(table, schema, public=asked.test_data == "public", left_out=left_out)
 
-    return Evaluation(saved.fitted, dataset, schema, saved.target_range, asked.by, groups, saved.sha256), told_rows
+    ranges: dict[str, Any] = {"target_range": saved.target_range, "range_is_public": saved.range_is_public}
+    test = Evaluation(saved.fitted, dataset, schema, by=asked.by, groups=groups, model_sha256=saved.sha256, **ranges)
+    return test, told_rows
 
 
 def _tell_released(asked: EvaluateOptions, found: dict[str, Any], name: str, older: Path | None) -> None:
