@@ -10,6 +10,7 @@ from importlib import import_module
 
 from dperm.estimators.by_part import DPByPart
 from dperm.estimators.classifiers import DPLinearSVC, DPLogisticRegression, PrivateLinearClassifier
+from dperm.estimators.exporting import MarginLogOdds, RowNormScaler
 from dperm.estimators.networks import DPMLPClassifier, DPTorchClassifier
 from dperm.estimators.preprocessing import PublicRangeScaler, TableEncoder
 from dperm.estimators.regressors import (
@@ -39,9 +40,11 @@ __all__ = [
     "DPRidge",
     "DPSearch",
     "DPTorchClassifier",
+    "MarginLogOdds",
     "PrivateLinearClassifier",
     "PrivateLinearRegressor",
     "PublicRangeScaler",
+    "RowNormScaler",
     "TableEncoder",
     "model_from_json",
     "model_to_json",

@@ -24,6 +24,7 @@ from dperm._remind import remind_of_budget, remind_of_delta, remind_of_persons, 
 from dperm._types import Array
 from dperm.distributed import PartedTable, parted_table
 from dperm.distributed.table import refuse_dask
+from dperm.estimators.exporting import ExportsToSklearn
 from dperm.estimators.records import (
     admit_class_weight,
     admit_records,
@@ -76,7 +77,7 @@ class TakesMethod(BaseEstimator):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PrivateLinearModel(TakesMethod, ABC):
+class PrivateLinearModel(TakesMethod, ExportsToSklearn, ABC):
     """Base of the private linear models, which has the parameters that all of them share; `DPLogisticRegression` explains them.
 
     A model is a dataclass whose fields are its parameters, all by keyword. It derives from `PrivateLinearClassifier` or
