@@ -452,7 +452,9 @@ NO_DOORS = {
     "score_": "a study's own answers and held-out records, which were read as vectors",
     "Shared.scores": "likewise",
     "_answers: targets": "likewise",
+    "MarginLogOdds.fit": "y is not looked at",
     "PublicRangeScaler.fit": "y is not looked at",
+    "RowNormScaler.fit": "y is not looked at",
     "TableEncoder.fit": "y is not looked at",
 }
 

@@ -10,13 +10,14 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_expit
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
 from dperm._types import Array
 
 if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
+
     from dperm.data import Schema
 
 
@@ -135,6 +136,8 @@ class ExportsToSklearn(BaseEstimator):
         ValueError
             For a schema of other features.
         """
+        from sklearn.pipeline import Pipeline
+
         from dperm.estimators.preprocessing import TableEncoder
 
         check_is_fitted(self)

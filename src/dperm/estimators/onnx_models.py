@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import is_classifier
-from sklearn.pipeline import Pipeline
 
 from dperm._extras import needed
 from dperm.estimators.base import PrivateLinearModel
@@ -45,6 +44,8 @@ def model_to_onnx(model: PrivateLinearModel, schema: Schema | None = None, *, no
     """
     if not isinstance(model, PrivateLinearModel):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"Expected a linear estimator of dperm.estimators, got {type(model).__name__}.")
+    from sklearn.pipeline import Pipeline
+
     with needed("skl2onnx", "A model as ONNX"):
         import skl2onnx  # pyright: ignore[reportMissingImports]
         from skl2onnx.common.data_types import FloatTensorType  # pyright: ignore[reportMissingImports]
