@@ -12,6 +12,7 @@ from dperm.estimators.by_part import DPByPart
 from dperm.estimators.classifiers import DPLinearSVC, DPLogisticRegression, PrivateLinearClassifier
 from dperm.estimators.exporting import MarginLogOdds, RowNormScaler
 from dperm.estimators.networks import DPMLPClassifier, DPTorchClassifier
+from dperm.estimators.ordinal import DPOrdinalClassifier
 from dperm.estimators.preprocessing import PublicRangeScaler, TableEncoder
 from dperm.estimators.regressors import (
     DPElasticNet,
@@ -35,6 +36,7 @@ __all__ = [
     "DPLinearSVC",
     "DPLogisticRegression",
     "DPMLPClassifier",
+    "DPOrdinalClassifier",
     "DPPoissonRegressor",
     "DPQuantileRegressor",
     "DPRidge",

@@ -163,6 +163,11 @@ class PrivateLinearModel(TakesMethod, ExportsToSklearn, ABC):
         """What is learnt of validated y (n,): class numbers, or numbers within their bound; the number of classes, 0 for a
         regression; and what a certificate says of them."""
 
+    def learnt_targets(self, y: Any, labels: NDArray[Any] | None, task: Task) -> NDArray[Any]:
+        """What a fit minimises over, (n,), of validated targets y (n,), for audits: `labels` are all there are, in the order of
+        `classes_`, or None of numbers."""
+        return self._targets(y)[0] if labels is None else task.targets(np.searchsorted(labels, y))
+
     def _remind_of_targets(self, y: Any, *, stacklevel: int) -> None:
         """Warn the data holder of validated targets y (n,) that hardly were meant, before a charge. Labels are all meant."""
 
@@ -365,6 +370,10 @@ class PrivateLinearModel(TakesMethod, ExportsToSklearn, ABC):
         task = self.task(features, self._classes(classes), public_size)
         _, mechanism, objective = self._built(task, getattr(self, "classes", None), _read)
         return mechanism, objective
+
+    def scores_of(self, classes: int) -> int:
+        """How many scores a row has in a model of so many classes."""
+        return 1 if classes <= 2 else classes
 
     @abstractmethod
     def _classes(self, classes: int) -> int:

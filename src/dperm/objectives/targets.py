@@ -26,6 +26,11 @@ class Targets(ABC):
     def extremes(self) -> tuple[float, float]:
         """Two targets as far apart as there are."""
 
+    @property
+    def between(self) -> tuple[float, ...]:
+        """Targets between the extremes at which a loss may bend more than there: audits try them, too."""
+        return ()
+
     @abstractmethod
     def admit(self, targets: Array) -> Array:
         """These targets (n,) as the constants assume them. ValueError where they are not."""
@@ -73,6 +78,10 @@ class Interval(Targets):
     @property
     def extremes(self) -> tuple[float, float]:
         return self.high, self.low
+
+    @property
+    def between(self) -> tuple[float, ...]:
+        return (0.0,)
 
     def admit(self, targets: Array) -> Array:
         return np.clip(targets, self.low, self.high)
