@@ -57,6 +57,7 @@ class Dataset:
     survey: Survey | None = None  # of the file that it was read from, for its holder alone
     read_off: str = ""  # "ranges, categories and labels were": what was read off the data and should be public
     stated: bool = False  # whether a schema states ranges, categories and labels
+    ordered: bool = False  # whether `classes` have an order, in which they stand
     range_stated: bool = False  # whether the range of the target is stated beside a file without a schema
     indices: tuple[int, int] | None = None  # of libsvm files: the features' first index and last
 
@@ -234,6 +235,7 @@ class Dataset:
             written=written,
             read_off="ranges, categories and labels were" if schema.proposed else "",
             stated=True,
+            ordered=schema.ordered,
         )
 
 

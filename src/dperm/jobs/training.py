@@ -105,7 +105,8 @@ class Training:
         from dperm.data.schema.ranges import CountRange
 
         labels, counts = len(self.schema.classes), isinstance(self.schema.target_range, CountRange)
-        what = f"{labels} labels" if labels else "counts" if counts else "amounts"
+        order = " with an order" if self.schema.ordered else ""
+        what = f"{labels} labels{order}" if labels else "counts" if counts else "amounts"
         poisson = "; --model poisson models the logarithm of counts, takes more records, and suits means up to about the root of "
         other = poisson + "the range's end" if counts else ""
         return f"Model: {self.kind.title}, for the schema declares {what} as target{other}. --model names another."

@@ -28,6 +28,8 @@ class Ranks(Targets):
 
     classes: int
 
+    ranked = True
+
     @property
     def extremes(self) -> tuple[float, float]:
         return (self.classes - 1) / 2, -(self.classes - 1) / 2

@@ -20,6 +20,8 @@ class Targets(ABC):
 
     #: whether targets are labels, not numbers
     classification: ClassVar[bool] = True
+    #: whether targets are centred ranks of labels with an order
+    ranked: ClassVar[bool] = False
 
     @property
     @abstractmethod

@@ -67,15 +67,18 @@ def effects(
     if table.shape[1] != schema.dimension:
         raise ValueError(f"Expected a model of the schema's {schema.dimension} features, got one of {table.shape[1]}.")
     known = list(getattr(model, "classes_", ()))
-    label = known[-1] if label is None and len(known) == 2 else label
+    one = len(table) == 1  # of two classes, or of classes with an order
+    label = known[-1] if label is None and known and one else label
     if known and label not in known:
         raise ValueError(
             f"Expected one of the labels {list(map(str, known[:8]))} for a model of {len(known)} classes, got {label!r}."
         )
     if label is not None and not known:
         raise ValueError(f"Expected no label for a regression, got {label!r}.")
-    row = known.index(label) if len(table) > 1 else 0  # pyright: ignore[reportArgumentType]
-    sign = -1.0 if len(table) == 1 and known and label == known[0] else 1.0
+    if known and one and label not in (known[0], known[-1]):
+        raise ValueError(f"Expected an end of the order, {known[0]!s} or {known[-1]!s}, as label, got {label!r}.")
+    row = 0 if one else known.index(label)  # pyright: ignore[reportArgumentType]
+    sign = -1.0 if one and known and label == known[0] else 1.0
     weights = sign * table[row] / schema.divisor
     noise = _public_noise(model) if refits is None else refits.root(row)
     found: list[Effect] = []

@@ -93,6 +93,7 @@ class Evaluation:
             if hasattr(model, "predict_proba") and len(classes) == 2:
                 likely = _one_by_one(model.predict_proba, dataset.features)[:, 1]
             places = np.array([number[str(label)] for label in answers])
+            given["ordered"] = self._ordered
             found = release_class_scores(np.array(truth), places, likely, classes, **given)
         told: dict[str, Any] = {"test_data": "released", **found.whole.to_dict()}
         told["half_widths"] = _shown(found.widths)
@@ -103,6 +104,15 @@ class Evaluation:
                 name: {**part.to_dict(), "half_widths": _shown(found.part_widths[name])} for name, part in found.parts.items()
             }
         return told | {"certificate": json.loads(found.certificate.to_json())}
+
+    @property
+    def _ordered(self) -> bool:
+        """Whether the model's classes stand from the least to the greatest."""
+        return (
+            self.schema is not None
+            and self.schema.ordered
+            and [str(label) for label in self.model.classes_] == [*self.schema.classes]
+        )
 
     def _public_groups(self, by: str) -> tuple[list[str], NDArray[np.intp]]:
         """The values of a column that the schema states, others and missing ones as one each, and which each record has."""
@@ -128,7 +138,7 @@ class Evaluation:
             raise ValueError(f"Expected the model's labels {list(map(str, classes))[:8]}, got {list(map(str, strange))}.")
         probabilities = self.model.predict_proba(features) if hasattr(self.model, "predict_proba") else None
         weighted = getattr(self.model, "class_weight", None) is not None
-        return judge_classes(targets, answers, probabilities, classes, weighted=weighted)
+        return judge_classes(targets, answers, probabilities, classes, weighted=weighted, ordered=self._ordered)
 
 
 def _shown(widths: dict[str, float]) -> dict[str, float | None]:

@@ -98,7 +98,7 @@ def _leaderboard(result: StudyResult, at: float) -> list[dict[str, Any]]:
 
 def _scores(result: StudyResult, at: float) -> dict[str, Any]:
     """All scores at one ε, of private models and of those without privacy."""
-    measures = measures_of(result.task.classes)
+    measures = measures_of(result.task.classes, result.task.ordered)
     cells = [*(result.cell(key, at) for key in ranked_keys(result, at)), *result.references]
     return {
         "at": at,

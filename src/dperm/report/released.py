@@ -23,7 +23,7 @@ from dperm.objectives.grouped import numbered
 from dperm.privacy import Assumption, Certificate, Event, Gaussian, Relation, calibrate
 from dperm.privacy.certificates import assumptions as statements
 from dperm.release import Channel, GaussianNoise
-from dperm.report.judging import Judgement
+from dperm.report.judging import MIDDLE_OFF, RANKS_OFF, Judgement
 
 Numbers = NDArray[np.integer]
 
@@ -61,6 +61,7 @@ class _Table:
     classes: tuple[str, ...]
     answers: Numbers  # (columns,)
     ordered: bool  # whether columns rise with the probability of the second class
+    ranked: bool = False  # whether the classes stand from the least to the greatest
 
     def scores(self, cells: Array) -> dict[str, float]:
         """Of cells (classes, columns); NaN for what the noise leaves undefined."""
@@ -74,6 +75,12 @@ class _Table:
             "above the most frequent class": float(right.sum() - sizes.max()) / total if total > 0 else math.nan,
             "balanced accuracy": float(np.mean(recalls)),
         }
+        if self.ranked:
+            ranks, middles = np.arange(len(self.classes)), np.cumsum(sizes)
+            middle = int(np.argmax(middles >= total / 2))
+            off = float((cells * np.abs(ranks[:, None] - self.answers)).sum())
+            found[RANKS_OFF] = off / total if total > 0 else math.nan
+            found[MIDDLE_OFF] = float(sizes @ np.abs(ranks - middle)) / total if total > 0 else math.nan
         if self.ordered:
             first, second = cells
             below = np.cumsum(first) - first / 2  # a pair in one column counts half
@@ -93,21 +100,23 @@ def release_class_scores(
     groups: Numbers | None = None,
     persons: Numbers | None = None,
     group_names: Sequence[str] = (),
+    ordered: bool = False,
     label: str = "",
     random_state: Any = None,
 ) -> ReleasedScores:
     """Scores of answers (n,), as numbers of `classes`, beside the truth (n,), within (ε, δ), and charged.
 
     `likely` (n,): of two classes, the second's probability, for the AUC, which is made of twenty bins of it. `groups` (n,)
-    numbers of `group_names`, which must be public: scores of each. `persons` (n,): whose each row is. ValueError, before
-    anything is charged, for what does not fit.
+    numbers of `group_names`, which must be public: scores of each. `persons` (n,): whose each row is. `ordered`: `classes` stand
+    from the least to the greatest, so that errors in ranks are made of the same counts. ValueError, before anything is charged,
+    for what does not fit.
     """
-    count, ordered = len(classes), likely is not None and len(classes) == 2
+    count, by_chance = len(classes), likely is not None and len(classes) == 2
     truth = _numbers("truth", truth, count, None)
     answers = _numbers("answers", answers, count, len(truth))
     if not len(truth) or count < 2:
         raise ValueError(f"Expected some records of at least two classes, got {len(truth)} of {count}.")
-    if ordered:
+    if by_chance:
         given = column("probabilities", likely, len(truth)).astype(np.float64)
         given = np.clip(np.nan_to_num(given, nan=0.5), 0.0, 1.0)
         places = np.minimum((given * _BINS).astype(np.intp), _BINS - 1)
@@ -126,7 +135,7 @@ def release_class_scores(
         table, moved, (epsilon, delta), Relation(relation), persons is not None, label, random_state
     )
     noisy = noisy.reshape(shape)
-    kind = _Table(tuple(classes), meant, ordered)
+    kind = _Table(tuple(classes), meant, by_chance, ordered)
     again = np.random.default_rng(0).normal(scale=std * math.sqrt(len(names)), size=(_DRAWS, *shape[1:]))
     scores, widths = _with_widths(kind.scores, noisy.sum(axis=0), again)
     found = {

@@ -45,7 +45,7 @@ def effects(asked: EffectsOptions) -> None:
     if schema is None:
         raise ValueError(f"Expected a model of a table with a schema, got {asked.model}, whose features have no names.")
     known = list(getattr(fitted, "classes_", ()))
-    if asked.label is None and len(known) > 2:
+    if asked.label is None and len(known) > 2 and len(getattr(fitted, "coef_", ())) > 1:
         raise ValueError(f"Expected --label, one of {', '.join(map(str, known[:8]))}: each class has effects of its own.")
     again = refitted(saved, asked.records, asked.refits, shown=not asked.as_json)
     constant = (saved.extra.get("fit_by") or {}).get("column")

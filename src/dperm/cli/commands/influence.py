@@ -45,7 +45,9 @@ def influence(asked: InfluenceOptions) -> None:
     refuse_same(asked.source, asked.schema, asked.output)
     page = reserved(asked.output, private=True)
     dataset, schema = dataset_of(asked.source, asked.target, asked.schema)
-    model = usual_model(labels=schema is None or bool(schema.classes)) if asked.model is None else asked.model
+    model = asked.model
+    if model is None:  # what influence knows of labels with an order is logistic
+        model = usual_model(labels=schema is None or bool(schema.classes))
     found = influences(dataset, model, row=asked.row, regularisation=asked.regularisation)
     page.write(influence_page(found, asked.top))
     if asked.as_json:
