@@ -1,4 +1,4 @@
-"""Private models of classes with an order: ordinal regression beside a softmax and least squares of ranks. Writes results/ordinal.md.
+"""Classes with an order: private ordinal regression beside a softmax and least squares of ranks. Writes results/ordinal.md.
 
     python benchmarks/ordinal.py
 

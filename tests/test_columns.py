@@ -35,7 +35,7 @@ from dperm._column import agreement, column
 from dperm.audit import member_scores, membership, one_run, record_losses
 from dperm.audit.one_run import guess
 from dperm.data import Column, Dataset, Schema
-from dperm.estimators import DPByPart, DPLogisticRegression, DPMLPClassifier, DPRidge, DPSearch
+from dperm.estimators import DPByPart, DPLogisticRegression, DPMLPClassifier, DPOrdinalClassifier, DPRidge, DPSearch
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.records import HeldOut
 from dperm.gradient import SGD, Bounding, Constant, FullBatch, Plan
@@ -174,7 +174,7 @@ def of_linear(kind: type[Any]) -> Iterator[tuple[str, Door]]:
         )
     yield "score: y", Door(y, lambda v: fitted(kind).score(X, v))
     yield "score: sample_weight", Door(WEIGHTS, lambda v: fitted(kind).score(X, y, v))
-    if hasattr(kind, "epsilon_path"):
+    if hasattr(kind, "epsilon_path") and kind is not DPOrdinalClassifier:  # which refuses it
         path = {"draws": 1, "low": 1.0, "high": 2.0, "tolerance": 1e-2}
         unseeded = linear(kind, random_state=None)
         yield "epsilon_path: y", Door(y, lambda v: unseeded.epsilon_path(X, v, held_out=(X, y), random_state=0, **path).accuracy)

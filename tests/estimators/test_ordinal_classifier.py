@@ -43,7 +43,8 @@ def off(model: Any) -> float:
 
 def test_it_learns_the_order_and_not_the_alphabet() -> None:
     model = fitted()
-    assert list(model.classes_) == ORDER and model.coef_.shape == (1, 3) and model.thresholds_.shape == (3,)
+    assert list(model.classes_) == ORDER
+    assert (model.coef_.shape, model.thresholds_.shape) == ((1, 3), (3,))
     assert off(model) < 0.6
     assert off(fitted(classes=ORDER[::-1])) == pytest.approx(off(model), abs=0.05)  # the same scale, read from its other end
     assert off(fitted(classes=sorted(ORDER))) > off(model) + 0.2

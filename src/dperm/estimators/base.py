@@ -163,7 +163,7 @@ class PrivateLinearModel(TakesMethod, ExportsToSklearn, ABC):
         """What is learnt of validated y (n,): class numbers, or numbers within their bound; the number of classes, 0 for a
         regression; and what a certificate says of them."""
 
-    def learnt_targets(self, y: Any, labels: NDArray[Any] | None, task: Task) -> NDArray[Any]:
+    def _learnt_targets(self, y: Any, labels: NDArray[Any] | None, task: Task) -> NDArray[Any]:
         """What a fit minimises over, (n,), of validated targets y (n,), for audits: `labels` are all there are, in the order of
         `classes_`, or None of numbers."""
         return self._targets(y)[0] if labels is None else task.targets(np.searchsorted(labels, y))

@@ -105,7 +105,7 @@ class DPOrdinalClassifier(PrivateLinearClassifier):
             raise ValueError(f"Expected distinct classes, got {self.classes!r:.80}.")
         return _ranks(index, self.classes_), len(known), [said]
 
-    def learnt_targets(self, y: Any, labels: NDArray[Any] | None, task: Task) -> NDArray[Any]:
+    def _learnt_targets(self, y: Any, labels: NDArray[Any] | None, task: Task) -> NDArray[Any]:
         """Centred ranks (n,) of labels y (n,)."""
         assert labels is not None
         return _ranks(np.searchsorted(np.sort(labels), y), labels)
