@@ -380,6 +380,7 @@ def doors() -> dict[str, Door]:
         "release_class_scores: persons": Door(GROUPS, lambda v: classes_released(persons=v), ENTRIES),
         "release_number_scores: truth": Door(NUMBERS, lambda v: numbers_released(truth=v)),
         "release_number_scores: answers": Door(NUMBERS, lambda v: numbers_released(answers=v)),
+        "release_number_scores: groups": Door(LABELS, lambda v: numbers_released(groups=v, group_names=("a", "b"))),
         "release_number_scores: persons": Door(GROUPS, lambda v: numbers_released(persons=v), ENTRIES),
         "judge_classes: truth": Door(LABELS, lambda v: judged(v, 1 - LABELS)),
         "judge_classes: answers": Door(1 - LABELS, lambda v: judged(LABELS, v)),

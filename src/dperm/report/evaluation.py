@@ -71,13 +71,14 @@ class Evaluation:
         given["persons"] = dataset.groups
         answers = _one_by_one(model.predict, dataset.features)
         if not hasattr(model, "classes_"):
-            if self.by is not None:
-                raise ValueError("Expected no --by with released scores of numbers.")
             if self.target_range is None or not self.range_is_public:
                 raise ValueError(
                     "Expected a model whose target's range is public, by a schema or by dperm train --target-range: it bounds "
                     "the errors."
                 )
+            if self.by is not None:
+                names, groups = self._public_groups(self.by)
+                given |= {"groups": groups, "group_names": names}
             truth, bounds = np.asarray(dataset.targets, dtype=np.float64), self.target_range
             found = release_number_scores(truth, bounds.restored(answers), bounds, **given)
         else:

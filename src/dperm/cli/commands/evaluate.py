@@ -155,7 +155,7 @@ def _tell_released(asked: EvaluateOptions, found: dict[str, Any], name: str, old
     for group, part in found.get("by", {}).items():
         first, value = next(iter(part["scores"].items()))
         width = part["half_widths"].get(first)
-        score = "hidden by the noise" if value is None else f"{first} {value:.3f} ± {width:.3f}"
-        say(f"  {asked.by} = {group}: {score} of about {part['records']:,} {who}")
+        score = f"{first} hidden by the noise," if value is None else f"{first} {value:.3f} ± {width:.3f} of"
+        say(f"  {asked.by} = {group}: {score} about {part['records']:,} {who}")
     price = f"epsilon = {upward(cost['epsilon'])} at delta = {upward(cost['delta'], 2)}"
     say(f"They cost {price}, charged to {name!r}; see {asked.output}.{told_kept(older)}")
