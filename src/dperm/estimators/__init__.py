@@ -11,6 +11,7 @@ from importlib import import_module
 from dperm.estimators.by_part import DPByPart
 from dperm.estimators.classifiers import DPLinearSVC, DPLogisticRegression, PrivateLinearClassifier
 from dperm.estimators.exporting import MarginLogOdds, RowNormScaler
+from dperm.estimators.multi_label import DPMultiLabel
 from dperm.estimators.networks import DPMLPClassifier, DPTorchClassifier
 from dperm.estimators.ordinal import DPOrdinalClassifier
 from dperm.estimators.preprocessing import PublicRangeScaler, TableEncoder
@@ -36,6 +37,7 @@ __all__ = [
     "DPLinearSVC",
     "DPLogisticRegression",
     "DPMLPClassifier",
+    "DPMultiLabel",
     "DPOrdinalClassifier",
     "DPPoissonRegressor",
     "DPQuantileRegressor",
