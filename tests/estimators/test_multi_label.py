@@ -38,7 +38,7 @@ def made(**settings: Any) -> DPMultiLabel:
     [
         {},
         {"relation": "replace_one"},
-        {"mechanism": "gradient", "public_size": 900},
+        pytest.param({"mechanism": "gradient", "public_size": 900}, marks=pytest.mark.slow),
         {"mechanism": "output"},
         {"max_rows_per_unit": 3},
     ],
