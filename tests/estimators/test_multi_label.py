@@ -37,7 +37,7 @@ def made(**settings: Any) -> DPMultiLabel:
     "settings",
     [
         {},
-        {"relation": "replace_one"},
+        pytest.param({"relation": "replace_one"}, marks=pytest.mark.slow),
         pytest.param({"mechanism": "gradient", "public_size": 900}, marks=pytest.mark.slow),
         {"mechanism": "output"},
         {"max_rows_per_unit": 3},
@@ -120,6 +120,7 @@ def test_what_fails_after_the_charge_stays_charged(monkeypatch: pytest.MonkeyPat
     assert len(SpendLog.current().charges()) == 1 and not hasattr(model, "models_")
 
 
+@pytest.mark.fast_cases("add_or_remove_one")
 @pytest.mark.parametrize("relation", list(Relation))
 def test_a_record_moves_each_model_by_what_its_label_was_charged(relation: Relation) -> None:
     """Through the estimator that each label is trained by, at its share of the budget."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any, Self
 
@@ -138,16 +139,17 @@ class DPMultiLabel(MetaEstimatorMixin, BaseEstimator):
             mechanism, objective = trial.mechanism_for(np.shape(X)[1], 2, trial.public_size or size)
             return best_epsilon(SelfComposed(mechanism.event(objective.facts), labels), delta)
 
-        best, each = 0.0, gaussian_epsilon(noise, delta / labels)
+        best, above, each = 0.0, math.inf, gaussian_epsilon(noise, delta / labels)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for _ in range(_ROUNDS):
                 cost = spent(each)
-                if cost <= epsilon:
-                    best = max(best, each)
-                if epsilon * (1 - _LEFT) <= cost <= epsilon:
+                best, above = (max(best, each), above) if cost <= epsilon else (best, min(above, each))
+                if epsilon * (1 - _LEFT) <= cost <= epsilon or above <= best * (1 + _LEFT / 4):
                     break
                 each *= min(epsilon / cost, 4.0) * (1 - _LEFT / 20)
+                if not best < each < above:  # what a share costs may jump
+                    each = (best + above) / 2 if math.isfinite(above) else 2 * best
         if not best:
             raise ValueError(f"Found no share for each of {labels} labels that keeps all within epsilon = {epsilon:g}.")
         return {"epsilon": best, "delta": delta / labels}
