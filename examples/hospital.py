@@ -91,7 +91,11 @@ def main(folder: Path, patients: int = PATIENTS) -> None:
     dperm("evaluate", model, new_csv, "--test-data", "private", "--by", "Station")
     dperm("predict", model, new_csv, "--on-error", "skip", "-o", str(folder / "answers.csv"))
     dperm("audit", model, "--minutes", "0.5", "-o", str(folder / "audit.json"))
-    dperm("card", model, "--audit", str(folder / "audit.json"), "-o", str(folder / "card.html"))
+    scores = str(folder / "scores.json")
+    released = ("--test-data", "released", "--epsilon", "0.5", "--on-error", "skip", "-o", scores)
+    dperm("evaluate", model, new_csv, *released)
+    title = ("--title", "Who is transferred to another ward")
+    dperm("card", model, "--scores", scores, "--audit", str(folder / "audit.json"), *title, "-o", str(folder / "card.html"))
 
 
 if __name__ == "__main__":

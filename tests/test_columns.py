@@ -35,7 +35,7 @@ from dperm._column import agreement, column
 from dperm.audit import member_scores, membership, one_run, record_losses
 from dperm.audit.one_run import guess
 from dperm.data import Column, Dataset, Schema
-from dperm.estimators import DPBagging, DPByPart, DPLogisticRegression, DPMLPClassifier, DPRidge, DPSearch
+from dperm.estimators import DPBagging, DPByPart, DPLogisticRegression, DPMLPClassifier, DPOrdinalClassifier, DPRidge, DPSearch
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.records import HeldOut
 from dperm.gradient import SGD, Bounding, Constant, FullBatch, Plan
@@ -175,7 +175,7 @@ def of_linear(kind: type[Any]) -> Iterator[tuple[str, Door]]:
         )
     yield "score: y", Door(y, lambda v: fitted(kind).score(X, v))
     yield "score: sample_weight", Door(WEIGHTS, lambda v: fitted(kind).score(X, y, v))
-    if hasattr(kind, "epsilon_path"):
+    if hasattr(kind, "epsilon_path") and kind is not DPOrdinalClassifier:  # which refuses it
         path = {"draws": 1, "low": 1.0, "high": 2.0, "tolerance": 1e-2}
         unseeded = linear(kind, random_state=None)
         yield "epsilon_path: y", Door(y, lambda v: unseeded.epsilon_path(X, v, held_out=(X, y), random_state=0, **path).accuracy)
@@ -412,6 +412,7 @@ def doors() -> dict[str, Door]:
         "release_class_scores: persons": Door(GROUPS, lambda v: classes_released(persons=v), ENTRIES),
         "release_number_scores: truth": Door(NUMBERS, lambda v: numbers_released(truth=v)),
         "release_number_scores: answers": Door(NUMBERS, lambda v: numbers_released(answers=v)),
+        "release_number_scores: groups": Door(LABELS, lambda v: numbers_released(groups=v, group_names=("a", "b"))),
         "release_number_scores: persons": Door(GROUPS, lambda v: numbers_released(persons=v), ENTRIES),
         "judge_classes: truth": Door(LABELS, lambda v: judged(v, 1 - LABELS)),
         "judge_classes: answers": Door(1 - LABELS, lambda v: judged(LABELS, v)),
@@ -486,7 +487,9 @@ NO_DOORS = {
     "score_": "a study's own answers and held-out records, which were read as vectors",
     "Shared.scores": "likewise",
     "_answers: targets": "likewise",
+    "MarginLogOdds.fit": "y is not looked at",
     "PublicRangeScaler.fit": "y is not looked at",
+    "RowNormScaler.fit": "y is not looked at",
     "TableEncoder.fit": "y is not looked at",
 }
 

@@ -91,6 +91,11 @@ DOORS = {
         "Fitting rows in parts",
     ),
     "psycopg": ("from dperm.release import SpendLog\nSpendLog('postgresql://me@host/base')", "A spend log in PostgreSQL"),
+    "skl2onnx": (
+        "import numpy as np\nfrom dperm.estimators import DPRidge\nfrom dperm.estimators.onnx_models import model_to_onnx\n"
+        "model_to_onnx(DPRidge().fit(np.eye(30), np.zeros(30)))",
+        "A model as ONNX",
+    ),
     "torch": ("import dperm.torch", "Training networks"),
     "safetensors": ("import dperm.torch", "A checkpoint"),
     "tensorboard": ("from dperm.torch import TensorBoard\nTensorBoard('folder')", "A log for TensorBoard"),

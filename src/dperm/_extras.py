@@ -19,6 +19,7 @@ LIBRARIES = {
     "openpyxl": ("openpyxl", "excel"),
     "distributed": ("dask.distributed", "dask"),
     "psycopg": ("psycopg", "postgres"),
+    "skl2onnx": ("skl2onnx", "onnx"),
     "torch": ("PyTorch", "torch"),
     "safetensors": ("safetensors", "torch"),
     "tensorboard": ("TensorBoard", "torch"),

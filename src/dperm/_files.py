@@ -194,7 +194,7 @@ class Reserved:
         self._private, self._keeps = private, keeps
         self._draft = _Draft(path, private)
 
-    def write(self, text: str) -> Path | None:
+    def write(self, text: str | bytes) -> Path | None:
         """Put the file in its place, on disk. Returns the name under which the file that stood there is kept, if one is.
 
         OSError where that fails; the file that stood there then still does.
@@ -202,7 +202,7 @@ class Reserved:
         descriptor = self._draft.descriptor
         try:
             with os.fdopen(descriptor, "wb", closefd=False) as file:
-                file.write(_bytes_of(text))
+                file.write(text if isinstance(text, bytes) else _bytes_of(text))
             mode = _mode_of(self.path)
             if mode is not None and not self._private:
                 os.fchmod(descriptor, mode)

@@ -88,15 +88,21 @@ def remind_of_size(public_size: int, records: int, consequence: str, *, stacklev
         remind(("size", public_size, whom), text, stacklevel=stacklevel + 1)
 
 
-def remind_of_clipped_targets(targets: Any, ends: tuple[float, float], *, stacklevel: int) -> None:
-    """Warn if many of the targets (n,) lie outside the public range `ends`, to which they are clipped."""
+def beyond(ends: tuple[float, float], targets: Any) -> tuple[int, int, int]:
+    """How many of the targets (n,) lie below a range, how many above it, and how many there are."""
     low, high = ends
     numbers = np.asarray(targets, dtype=np.float64)
-    below, above = int(np.count_nonzero(numbers < low)), int(np.count_nonzero(numbers > high))
-    if below + above > _MANY_CLIPPED * len(numbers):
+    return int(np.count_nonzero(numbers < low)), int(np.count_nonzero(numbers > high)), len(numbers)
+
+
+def remind_of_clipped_targets(counted: tuple[int, int, int], ends: tuple[float, float], *, stacklevel: int) -> None:
+    """Warn if many targets lie outside the public range `ends`, to which they are clipped. `counted`: see `beyond`."""
+    low, high = ends
+    below, above, size = counted
+    if below + above > _MANY_CLIPPED * size:
         remind(
             ("clipped targets", low, high),
-            f"{below + above:,} of {len(numbers):,} targets lie outside [{low:g}, {high:g}] ({below:,} below, {above:,} above) "
+            f"{below + above:,} of {size:,} targets lie outside [{low:g}, {high:g}] ({below:,} below, {above:,} above) "
             "and are clipped to it. State the range that is publicly known of the target: target_range=(low, high). This is for "
             "the data holder alone.",
             stacklevel=stacklevel + 1,

@@ -8,7 +8,7 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from decimal import Decimal
 from difflib import get_close_matches
 from fractions import Fraction
@@ -71,7 +71,7 @@ def scale(name: str, value: Any) -> float:
 def interval(name: str, value: Any) -> tuple[float, float]:
     """Two finite numbers (low, high), low < high, whose middle and half width are doubles, and the latter a `scale`."""
     try:
-        if isinstance(value, (str, bytes)):
+        if isinstance(value, (str, bytes, Mapping, Set)):  # the entries of a set have no order
             raise TypeError
         low, high = value
     except (TypeError, ValueError):

@@ -623,6 +623,14 @@ def test_influence_names_rows_charges_nothing_and_says_that_it_is_private(table:
     assert "Expected a row among those used" in dperm("influence", table, "--target", "income", "--row", 999, expect=1).stderr
 
 
+def test_influence_chooses_the_model_by_the_target_as_train_does(table: Path, tmp_path: Path) -> None:
+    out = ("--top", 2, "-o", tmp_path / "page.html")
+    assert "Model: logistic regression, by the target" in dperm("influence", table, "--target", "income", *out).stdout
+    assert "Model: least squares (ridge), by the target" in dperm("influence", table, "--target", "age", *out).stdout
+    told = dperm("influence", table, "--target", "income", "--model", "svm", *out).stdout
+    assert "Model: a support vector machine." in told and "by the target" not in told
+
+
 def test_methods_of_papers_are_compared_where_they_are_named(table: Path, schema: Path, tmp_path: Path) -> None:
     done = dperm(
         "compare", table, "--schema", schema, "--mechanisms", "individual,lssgd,m-ngp,m-ngp-published,pidp-sgd-published,tgp",

@@ -61,8 +61,9 @@ def test_no_record_of_a_libsvm_file_says_where_the_features_of_others_are(tmp_pa
 def test_the_command_states_indices(tmp_path: Path) -> None:
     path, model = libsvm(tmp_path / "a.libsvm", "1 3:0.2"), tmp_path / "m.json"
     train = ("train", path, "--relation", "replace_one", "-o", model)
-    assert "indices of features, 1-3, were read off the data" in " ".join(dperm(*train).stdout.split())
-    assert "claimed" in dperm(*train).stdout
+    assert "--indices FIRST-LAST" in dperm(*train, expect=1).stderr
+    told = dperm(*train, "--accept-proposed").stdout
+    assert "indices of features, 1-3, were read off the data" in " ".join(told.split()) and "claimed" in told
     assert "is (1, 1e-05)-differentially private" in flat(dperm(*train, "--indices", "1-5").stdout)
     narrow = libsvm(tmp_path / "b.libsvm", "1 2:0.2")
     dperm("predict", model, narrow, "-o", tmp_path / "p.csv")  # of as many features as the model, whatever it holds

@@ -76,7 +76,7 @@ def close(found: float, constant: float) -> bool:
 def test_constants_of_a_loss_are_what_its_derivatives_reach(loss: Loss, norm: float) -> None:
     t = predictions(loss, norm)
     slopes, curvatures = [], []
-    for target in loss.targets.extremes:
+    for target in (*loss.targets.extremes, *loss.targets.between):
         y = np.full_like(t, target)
         slopes.append(loss.slope(t, y))
         curvatures.append(loss.curvature(t, y))

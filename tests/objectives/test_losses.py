@@ -14,10 +14,11 @@ from sklearn.metrics import mean_pinball_loss
 
 from dperm.objectives import Huber, LinearObjective, Logistic, Loss, PoissonLoss, QuantileLoss, SmoothedHinge, Softmax, Squared
 from dperm.objectives.checking import refuse_contradictions
+from dperm.objectives.targets import Signs
 from helpers.losses import every_loss, labelled, one_output, smooth
 
 SOME = [Logistic(), Logistic(0.3), Logistic(3.0), Huber(0.1), Huber(0.5), SmoothedHinge(0.1), SmoothedHinge(1.0)]
-BINARY = every_loss(*SOME, of=lambda loss: smooth(loss) and loss.targets.classification)
+BINARY = every_loss(*SOME, of=lambda loss: smooth(loss) and isinstance(loss.targets, Signs))
 GRID = np.linspace(-6, 6, 1201) + 1e-4  # off the joints of Huber's loss
 
 

@@ -37,7 +37,9 @@ def test_it_says_what_an_attacker_could_do(certificate: Certificate) -> None:
         assert part in page
     for rate in view.true_positive_rates:
         assert f"at most {math.ceil(1000 * rate - 1e-9) / 10:.4g} of 100 whose" in page
-    assert f"at most {math.ceil(100 * view.true_positive_rates[0])} are found" in page
+    found = math.ceil(1000 * view.true_positive_rates[0] - 1e-9) / 10
+    assert page.count(f"at most {found:.4g} are found") == 1  # the picture says the number that the text says
+    assert page.count(f"at most {found:.4g} of 100 whose") == 2
     assert f"right at most {math.ceil(500 * (1 + view.advantage)) / 10:.4g} times in 100" in page
 
 
@@ -75,7 +77,9 @@ def test_the_schema_tells_of_what_it_is(certificate: Certificate) -> None:
     model = DPLogisticRegression(classes=["no", "yes"], max_rows_per_unit=64).fit(
         dataset.features, dataset.targets, groups=dataset.groups
     )
-    assert Card.of(model.certificate_, "x", schema).person == "All rows with one who, of which at most 64 are used."
+    assert Card.of(model.certificate_, "x", schema).person == (
+        "One person with all their rows, told apart by the column “who”; at most 64 of them are used."
+    )
 
 
 def test_what_was_spent_is_added_up_and_what_is_left_is_said() -> None:

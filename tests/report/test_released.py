@@ -92,8 +92,9 @@ def training(what: str, relation: str, persons: bool) -> Training:
             rows = rows[there]
         first, second = rows.T
         given: dict[str, Any] = {"epsilon": 1.0, "relation": relation, "persons": whose, "random_state": source}
-        if what == "numbers":
-            found = release_number_scores(first, second, (-1.0, 1.0), **given)
+        if what in ("numbers", "groups of numbers"):
+            apart = {} if what == "numbers" else {"groups": (first > second).astype(int), "group_names": ["a", "b"]}
+            found = release_number_scores(first, second, (-1.0, 1.0), **apart, **given)
         else:
             truth, answers = (first > 0).astype(int), (second > 0).astype(int)
             if what == "three classes":
@@ -114,7 +115,7 @@ def training(what: str, relation: str, persons: bool) -> Training:
 
 
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
-@pytest.mark.parametrize("what", ["two classes", "three classes", "groups", "numbers"])
+@pytest.mark.parametrize("what", ["two classes", "three classes", "groups", "numbers", "groups of numbers"])
 def test_half_of_the_sensitivity_is_refuted(what: str, relation: str) -> None:
     (place,) = places_in("report/released.py")
     assert is_found(training(what, relation, persons=False), place)
@@ -188,4 +189,4 @@ def test_the_command(tmp_path: Path) -> None:
     dperm("data", "confirm", schema)
     dperm("train", table, "--schema", schema, "--model", "ridge", "--epsilon", 5, "-o", model)
     assert "mean absolute error" in dperm(*released, "--epsilon", 2).stdout
-    assert "Expected no --by" in dperm(*released, "--epsilon", 2, "--by", "ward", expect=1).stderr
+    assert "ward = b: R²" in dperm(*released, "--epsilon", 2, "--by", "ward").stdout

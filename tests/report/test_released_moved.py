@@ -75,6 +75,46 @@ def test_a_record_moves_sums_of_numbers_by_the_sensitivity(persons: bool) -> Non
         assert 0.999999 < only(moves(run(slice(None)), run(slice(1, None)))) <= 1
 
 
+@pytest.mark.parametrize("persons", [False, True])
+def test_a_record_that_changes_its_group_moves_sums_of_numbers_by_the_root_of_ten(persons: bool) -> None:
+    """All five sums of its old group, and of its new one, move by 1; one that is left out moves five."""
+    truth, answers, groups = np.array([8.0, 4.0, 5.0, 6.0]), np.array([2.0, 4.5, 5.5, 2.0]), np.array([0, 0, 1, 1])
+
+    def run(keep: Any, where: Any, relation: str) -> Any:
+        def released(source: Asked) -> None:
+            given: Any = {"groups": where[keep], "group_names": ["a", "b"], "relation": relation, "random_state": source}
+            whose = {"persons": np.arange(4)[keep]} if persons else {}
+            release_number_scores(truth[keep], answers[keep], (2.0, 8.0), epsilon=1.0, **given, **whose)
+
+        return released
+
+    everyone, elsewhere = slice(None), np.array([1, 0, 1, 1])
+    assert 0.999999 < only(moves(run(everyone, groups, REPLACE), run(everyone, elsewhere, REPLACE))) <= 1
+    assert 0.999999 < only(moves(run(everyone, groups, ADD), run(slice(1, None), groups, ADD))) <= 1
+
+
+def test_a_person_in_several_groups_moves_no_more_than_one_in_one() -> None:
+    rng = np.random.default_rng(0)
+    truth, answers = rng.choice([2.0, 8.0], (2, 40))
+    whose, groups = np.repeat([0, 1], 20), rng.integers(0, 3, 40)
+
+    def run(keep: Any, relation: str, **changes: Any) -> Any:
+        def released(source: Asked) -> None:
+            given: Any = {"truth": truth, "answers": answers, "groups": groups, "persons": whose, **changes}
+            kept = {name: each[keep] for name, each in given.items()}
+            release_number_scores(
+                **kept, target_range=(2.0, 8.0), group_names=["a", "b", "c"], epsilon=1.0, relation=relation, random_state=source
+            )
+
+        return released
+
+    everyone = slice(None)
+    assert only(moves(run(everyone, ADD), run(whose > 0, ADD))) <= 1
+    for _ in range(5):
+        other = {"groups": np.where(whose == 0, rng.integers(0, 3, 40), groups), "truth": np.where(whose == 0, 10 - truth, truth)}
+        assert only(moves(run(everyone, REPLACE), run(everyone, REPLACE, **other))) <= 1
+
+
 def test_sums_of_numbers_by_hand() -> None:
     """Of places in the range and distances in its units."""
     source = Asked()

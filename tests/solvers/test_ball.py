@@ -18,6 +18,7 @@ import dperm.solvers.newton as newton
 from dperm.estimators import DPPoissonRegressor, DPRidge
 from dperm.mechanisms import AccuracyFirst, Output, minimiser
 from dperm.objectives import Huber, LinearObjective, Logistic, Loss, Records, RegularisedSum, SmoothedHinge, Squared
+from dperm.objectives.ordinal import OrdinalLogistic
 from dperm.objectives.poisson import PoissonLoss
 from dperm.objectives.quantile import QuantileLoss
 from dperm.objectives.weighted import Weighted
@@ -32,7 +33,7 @@ from helpers.losses import all_losses, every_loss, smooth, unweighted
 Array = NDArray[np.float64]
 
 GAPS = [1 - 1e-9, 0.5, *(10.0**-k for k in range(1, 17)), 3e-16, 0.0, -1e-16, -3e-16, -1e-15, -1e-13, -1e-9, -1e-3]
-KINDS = ["logistic", "margin", "huber", "smoothed hinge", "quantile", "squared", "poisson"]
+KINDS = ["logistic", "margin", "huber", "smoothed hinge", "quantile", "squared", "poisson", "ordinal"]
 
 
 def drawn_loss(kind: str, rng: np.random.Generator, radius: float) -> Loss:
@@ -45,6 +46,7 @@ def drawn_loss(kind: str, rng: np.random.Generator, radius: float) -> Loss:
         "quantile": QuantileLoss(rng.uniform(0.01, 0.99), bound, bound * 10.0 ** rng.uniform(-2, 2)),
         "squared": Squared(bound, radius),
         "poisson": PoissonLoss(bound, radius),
+        "ordinal": OrdinalLogistic((-(10.0 ** rng.uniform(-3, 1)), 10.0 ** rng.uniform(-3, 1))),
     }[kind]
 
 

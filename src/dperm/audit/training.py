@@ -209,7 +209,7 @@ class Training:
 
             def minimisations(records: Data, recording: Recording) -> list[Stage]:
                 rows, targets = records
-                targets = one._targets(targets)[0] if labels is None else task.targets(np.searchsorted(labels, targets))
+                targets = one._learnt_targets(targets, labels, task)
                 if not sp.issparse(rows):
                     rows = np.asarray(rows, dtype=np.float64)
                 return minimisations_of(mechanism, objective, (rows, targets), recording)

@@ -57,6 +57,8 @@ class Dataset:
     survey: Survey | None = None  # of the file that it was read from, for its holder alone
     read_off: str = ""  # "ranges, categories and labels were": what was read off the data and should be public
     stated: bool = False  # whether a schema states ranges, categories and labels
+    ordered: bool = False  # whether `classes` have an order, in which they stand
+    range_stated: bool = False  # whether the range of the target is stated beside a file without a schema
     indices: tuple[int, int] | None = None  # of libsvm files: the features' first index and last
 
     def __post_init__(self) -> None:
@@ -78,6 +80,8 @@ class Dataset:
             certificate = certificate.only_claimed(self._why_claimed)
         elif self.stated and self.found is None:
             certificate = certificate.with_assumptions(statements.SCHEMA)
+        if self.range_stated:
+            certificate = certificate.with_assumptions(statements.TARGET_RANGE)
         if self.found is None:
             return certificate
         trained = certificate.checked_otherwise("labels", "found privately with the schema, and charged")
@@ -100,7 +104,10 @@ class Dataset:
         targets = self.targets if bounds is None else self._targets_for(estimator, bounds)
         with self.charging():
             estimator.fit(self.features, targets, groups=self.groups, absent=self.absent, **given)
-        estimator.certificate_ = self.certified(estimator.certificate_)
+        certificate = estimator.certificate_
+        if bounds is not None and targets is not self.targets:  # who reads it knows targets in units of the schema
+            certificate = certificate.restated(statements.clipped_targets(*bounds))
+        estimator.certificate_ = self.certified(certificate)
         return estimator
 
     def _targets_for(self, estimator: Any, bounds: TargetRange) -> Any:
@@ -152,6 +159,10 @@ class Dataset:
             if longer > _MANY * len(self):
                 much = share(longer, len(self))
                 warnings.append(f"{much} of the rows are scaled down to --data-norm {data_norm:g}: does it bound most rows?")
+        if self.survey is None and self.target_range is not None:
+            low, high = self.target_range
+            if outside := int(np.count_nonzero((self.targets < low) | (self.targets > high))):
+                lines.append(f"Targets outside [{low:g}, {high:g}], clipped to it: {outside:,} ({share(outside, len(self))}).")
         persons = len(self) if self.groups is None else len(set(self.groups.tolist()))
         if delta >= 1 / max(1, persons):
             warnings.append(
@@ -224,6 +235,7 @@ class Dataset:
             written=written,
             read_off="ranges, categories and labels were" if schema.proposed else "",
             stated=True,
+            ordered=schema.ordered,
         )
 
 

@@ -22,7 +22,7 @@ from dperm.data.file_reader import (
 )
 from dperm.data.readers.numpy_files import is_floating
 from dperm.data.schema.entries import ReadTable, SchemaError
-from dperm.data.schema.ranges import TargetRange
+from dperm.data.schema.ranges import TargetRange, checked_range
 from dperm.data.schema.schema import Schema
 from dperm.data.schema.schema_file import ENTRY_OPTIONS
 from dperm.data.schema_search.proposing import propose
@@ -31,6 +31,7 @@ from dperm.data.survey import Survey
 from dperm.data.untrusted_files import DataError, parsing
 
 _LARGEST_LABEL = 2.0**53
+_RANGE = "the target's range"  # where it was read off the data
 
 
 def read_table(path: str | Path, schema: Schema | None = None, *, written: Mapping[str, Any] | None = None) -> ReadTable:
@@ -85,6 +86,7 @@ def read_dataset(
     *,
     curves: Callable[[Schema], int] | None = None,
     indices: tuple[int, int] | None = None,
+    target_range: tuple[float, float] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Dataset, Schema | None]:
     """A data file as features and targets, and the schema used (a proposed one where none was given; None for arrays).
@@ -95,18 +97,23 @@ def read_dataset(
     Array files: `.npz` with arrays X and y; `.npy`, memory-mapped, whose column number `target` (default −1) is the
     target; libsvm, sparse. Their values are used as they are: `data_norm` alone bounds them. `indices` of libsvm files: the first
     and the last that a feature may have, (1, 123), which are public; None: they are read off the records, and what is trained is
-    only claimed to be private.
+    only claimed to be private. `target_range` of array files: (low, high), the range that is publicly known of a target that is a
+    number, which no look at the values then decides; None: a target of more than 20 values, or of others than whole numbers, is a
+    number, and its range is read off the records.
     """
     path = Path(path)
     folder = path.is_dir() and schema is not None
     reader = columnar_reader(path) if folder else reader_of(path, text=schema is not None)
     if indices is not None and not (isinstance(reader, ArrayReader) and reader.takes_indices):
         raise DataError(f"Expected a libsvm file with indices, got {path}.")
+    bounds = None if target_range is None else TargetRange(*checked_range(target_range, "the target"))
+    if bounds is not None and not isinstance(reader, ArrayReader):
+        raise DataError(f"Expected an array file with a range of the target, got {path}: in a schema its target's row states it.")
     if isinstance(reader, ArrayReader):
         refuse_too_large(path, reader)
         with parsing(path):
             arrays = reader.read(path, target, indices)
-        return _of_arrays(path, arrays), None
+        return _of_arrays(path, arrays, bounds), None
     if schema is not None and not folder:
         refuse_unreadable(path)
     if schema is not None and isinstance(reader, ColumnarReader) and not fits_whole(path, reader, schema):
@@ -134,13 +141,16 @@ def _refuse_other_target(target: str | None, schema: Schema) -> None:
         raise SchemaError(f"Expected target {schema.target!r}, as the schema says, got {target!r}.")
 
 
-def _of_arrays(path: Path, arrays: Arrays) -> Dataset:
+def _of_arrays(path: Path, arrays: Arrays, bounds: TargetRange | None) -> Dataset:
     """Labels, or the target's range, and indices that are not stated, are read off the data, and the data set says so."""
     features, targets, indices, stated = arrays.features, arrays.targets, arrays.indices, arrays.indices_stated
     if not is_floating(features.dtype):
         features = features.astype(np.float64)
     distinct = np.unique(targets)
-    labels = targets.dtype.kind in "USb" or (len(distinct) <= 20 and bool(np.all(np.mod(distinct, 1) == 0)))
+    texts = targets.dtype.kind in "USb"
+    if texts and bounds is not None:
+        raise DataError(f"Expected numbers as targets in {path}, whose range is stated, got {distinct[:3].tolist()}.")
+    labels = bounds is None and (texts or (len(distinct) <= 20 and bool(np.all(np.mod(distinct, 1) == 0))))
     if labels and targets.dtype.kind == "f" and np.abs(distinct).max(initial=0.0) > _LARGEST_LABEL:
         raise DataError(
             f"Expected labels in {path} as whole numbers up to 2^53, of which floats tell one from the next, got "
@@ -156,11 +166,16 @@ def _of_arrays(path: Path, arrays: Arrays) -> Dataset:
     if labels:
         notes.append("The label set was taken from the data.")
         text = targets.astype(str) if targets.dtype.kind in "USbiu" else targets.astype(np.int64).astype(str)
-        classes, bounds, targets = tuple(np.unique(text).tolist()), None, text
+        classes, targets = tuple(np.unique(text).tolist()), text
+    elif bounds is not None:
+        classes, targets = (), targets.astype(np.float64)
     else:
-        read_off.append("the target's range")
+        read_off.append(_RANGE)
         notes.append("The target's range was read off the data: not public until confirmed.")
         bounds, classes = TargetRange(float(distinct.min()), float(distinct.max())), ()
         targets = targets.astype(np.float64)
-    said = "" if not read_off else " and ".join(read_off) + (" were" if len(read_off) > 1 or not bounds else " was")
-    return Dataset(path.stem, features, targets, names, classes, bounds, tuple(notes), read_off=said, indices=indices)
+    one = read_off == [_RANGE]
+    said = "" if not read_off else " and ".join(read_off) + (" was" if one else " were")
+    bounded = bounds is not None and _RANGE not in read_off
+    kept: dict[str, Any] = {"read_off": said, "indices": indices, "range_stated": bounded}
+    return Dataset(path.stem, features, targets, names, classes, bounds, tuple(notes), **kept)

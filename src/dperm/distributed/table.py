@@ -16,6 +16,8 @@ from dperm._extras import needed
 from dperm.distributed.engine import DaskEngine
 from dperm.objectives.parts import Engine
 
+T = TypeVar("T")
+
 
 class PartedTable:
     """Rows, targets and maybe weights in parts on an engine: what `fit` takes in place of X, with y left None.
@@ -39,6 +41,11 @@ class PartedTable:
     def example(self) -> Any:
         """One row of zeros with the table's columns, for checks that look at no record."""
         return _zeros(self.columns, np.dtype(np.float64))
+
+    def total_of_targets(self, share: Callable[[Any], T], add: Callable[[T, T], T]) -> T:
+        """Σ share(targets) over the parts."""
+        of_part = functools.partial(_of_targets, share)
+        return self.engine.total(of_part, self.parts, [None] * len(self.parts), add)
 
     def derive(self, function: Callable[[Any, Any], Any]) -> Sequence[Any]:
         """Handles of function(block, None)."""
@@ -194,6 +201,10 @@ def refuse_dask(**given: Any) -> None:
                 f"Expected {name} in memory, got a collection of Dask: linear estimators alone take these, and with X in parts "
                 "all that belongs to it."
             )
+
+
+def _of_targets(share: Callable[[Any], Any], block: Any, given: None) -> Any:
+    return share(block[1])
 
 
 def _length(block: Any, given: None) -> int:

@@ -11,7 +11,10 @@ from importlib import import_module
 from dperm.estimators.bags import DPBagging
 from dperm.estimators.by_part import DPByPart
 from dperm.estimators.classifiers import DPLinearSVC, DPLogisticRegression, PrivateLinearClassifier
+from dperm.estimators.exporting import MarginLogOdds, RowNormScaler
+from dperm.estimators.multi_label import DPMultiLabel
 from dperm.estimators.networks import DPMLPClassifier, DPTorchClassifier
+from dperm.estimators.ordinal import DPOrdinalClassifier
 from dperm.estimators.preprocessing import PublicRangeScaler, TableEncoder
 from dperm.estimators.regressors import (
     DPElasticNet,
@@ -37,14 +40,18 @@ __all__ = [
     "DPLinearSVC",
     "DPLogisticRegression",
     "DPMLPClassifier",
+    "DPMultiLabel",
+    "DPOrdinalClassifier",
     "DPPoissonRegressor",
     "DPQuantileRegressor",
     "DPRidge",
     "DPSearch",
     "DPTorchClassifier",
+    "MarginLogOdds",
     "PrivateLinearClassifier",
     "PrivateLinearRegressor",
     "PublicRangeScaler",
+    "RowNormScaler",
     "TableEncoder",
     "expected_failed_checks",
     "model_from_json",

@@ -32,6 +32,7 @@ from dperm._remind import (
 from dperm._types import Array
 from dperm.distributed import PartedTable, parted_table
 from dperm.distributed.table import refuse_dask
+from dperm.estimators.exporting import ExportsToSklearn
 from dperm.estimators.records import (
     DEFAULT_WEIGHT_BOUND,
     admit_class_weight,
@@ -98,7 +99,7 @@ class TakesMethod(ShowsGuarantee):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PrivateLinearModel(TakesMethod, ABC):
+class PrivateLinearModel(TakesMethod, ExportsToSklearn, ABC):
     """Base of the private linear models, which has the parameters that all of them share; `DPLogisticRegression` explains them.
 
     A model is a dataclass whose fields are its parameters, all by keyword. It derives from `PrivateLinearClassifier` or
@@ -185,8 +186,16 @@ class PrivateLinearModel(TakesMethod, ABC):
         """What is learnt of validated y (n,): class numbers, or numbers within their bound; the number of classes, 0 for a
         regression; and what a certificate says of them."""
 
+    def _learnt_targets(self, y: Any, labels: NDArray[Any] | None, task: Task) -> NDArray[Any]:
+        """What a fit minimises over, (n,), of validated targets y (n,), for audits: `labels` are all there are, in the order of
+        `classes_`, or None of numbers."""
+        return self._targets(y)[0] if labels is None else task.targets(np.searchsorted(labels, y))
+
     def _remind_of_targets(self, y: Any, *, stacklevel: int) -> None:
         """Warn the data holder of validated targets y (n,) that hardly were meant, before a charge. Labels are all meant."""
+
+    def _remind_of_targets_in(self, table: PartedTable, *, stacklevel: int) -> None:
+        """The same of targets in parts elsewhere, which are not validated yet."""
 
     def _validated(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> tuple[Any, Any]:
         """Finite rows and targets of matching length: refused here, before anything is charged."""
@@ -251,6 +260,8 @@ class PrivateLinearModel(TakesMethod, ABC):
         _, said_of_weights = self._weights(
             1, np.zeros(1, dtype=np.intp) if count else None, np.ones(1) if table.weighed else None
         )
+
+        self._remind_of_targets_in(table, stacklevel=3)
 
         def made(task: Task, objective: LinearObjective) -> PartedRecords:
             worker, names = clone(self), getattr(self, "feature_names_in_", None)
@@ -405,6 +416,10 @@ class PrivateLinearModel(TakesMethod, ABC):
         _, mechanism, objective = self._built(task, getattr(self, "classes", None), _read)
         return mechanism, objective
 
+    def scores_of(self, classes: int) -> int:
+        """How many scores a row has in a model of so many classes."""
+        return 1 if classes <= 2 else classes
+
     @abstractmethod
     def _classes(self, classes: int) -> int:
         """The number of classes of a task, of which so many were asked for."""
@@ -464,7 +479,7 @@ class PrivateLinearModel(TakesMethod, ABC):
         weights, _ = worker._weights(X.shape[0], targets if classes else None, sample_weight)
         number, _ = admit_groups(groups, X.shape[0], worker._unit())
         task = worker.task(X.shape[1], classes)
-        return self.objective_, self.objective_.records(X, _with_weights(task, targets, weights), groups=number)
+        return self.objective_, self.objective_.records(X, with_weights(task, targets, weights), groups=number)
 
     def _refuse_clipped(self, X: Any, y: Any) -> None:
         """ValueError where a row of validated X (n, d) is longer than data_norm, so that it is scaled down."""

@@ -15,14 +15,17 @@ from dperm._types import Array
 from dperm.distributed.sums import PartSums
 from dperm.distributed.table import by_part, of_dask, refuse_dask
 from dperm.estimators.base import WithMechanism
+from dperm.estimators.exporting import MarginLogOdds, with_coefficients
 from dperm.estimators.records import HeldOut, admit_labels, admit_records, beside
 from dperm.estimators.scores import accuracy_of_parts
 from dperm.mechanisms import Auto, Coordinate, Method, Objective
 from dperm.objectives import Hinge, Huber, Logistic, Loss
 from dperm.objectives.probabilities import class_probabilities
+from dperm.objectives.targets import Logit
 from dperm.privacy import Assumption
 
 if TYPE_CHECKING:
+    from dperm.data import Schema
     from dperm.utility import UtilityCurve
 
 _L1_SHARES = {"l1": 1.0, "l2": 0.0, "elasticnet": 0.5}  # of penalties
@@ -99,6 +102,11 @@ class PrivateLinearClassifier(ClassifierMixin, WithMechanism):
         records = objective.records(X, task.targets(index))
         path = UtilityPath(objective, records, curve, draws=draws, tolerance=tolerance, random_state=random_state)
         return UtilityCurve.of(path, rows, task.targets(labels))
+
+    def _plain_steps(self, schema: Schema | None) -> list[tuple[str, Any]]:
+        from sklearn.svm import LinearSVC
+
+        return [("model", with_coefficients(LinearSVC(), self.coef_, self.intercept_, self.classes_))]
 
     def _classes(self, classes: int) -> int:
         return check.integer("classes", classes, minimum=2)
@@ -188,6 +196,26 @@ class DPLogisticRegression(PrivateLinearClassifier):
         if not isinstance(given, Auto):
             raise ValueError(f"Expected mechanism='auto' with penalty={self.penalty!r}, or the penalty as the mechanism's own.")
         return Coordinate(l1=alpha * share, l2=alpha * (1 - share))
+
+    def _plain_steps(self, schema: Schema | None) -> list[tuple[str, Any]]:
+        """Softmax, two classes, or a model for each class; with a margin these take log-odds as they are."""
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.multiclass import OneVsRestClassifier
+
+        steps: list[tuple[str, Any]] = []
+        coef, intercept, link = self.coef_, self.intercept_, self.objective_.loss.link
+        if isinstance(link, Logit) and link.margin:
+            odds = MarginLogOdds(coef, intercept, link.margin)
+            odds.n_features_in_ = coef.shape[1]
+            steps, coef, intercept = [("log-odds", odds)], np.eye(len(coef)), np.zeros(len(coef))
+        if self.objective_.outputs > 1 or len(coef) == 1:
+            return [*steps, ("model", with_coefficients(LogisticRegression(), coef, intercept, self.classes_))]
+        # what knows the labels it makes when it is fitted: here to rows of zeros
+        each = OneVsRestClassifier(LogisticRegression()).fit(np.zeros((len(coef), coef.shape[1])), self.classes_)
+        each.estimators_ = [
+            with_coefficients(LogisticRegression(), row[None], [b], [0, 1]) for row, b in zip(coef, intercept, strict=True)
+        ]
+        return [*steps, ("model", each)]
 
     @by_part
     def predict_proba(self, X: Any) -> Array:

@@ -118,6 +118,15 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self._encoded(X.head(1) if of_dask(X) else X)
         return self
 
+    @classmethod
+    def of_schema(cls, schema: Schema) -> Self:
+        """A fitted encoder by the schema of a trained model, also one with a unit or that was found privately: it answers new
+        rows, and no estimator is trained behind it."""
+        encoder = cls(schema)
+        encoder.schema_ = schema
+        encoder.n_features_in_ = len(schema.feature_columns)
+        return encoder
+
     def transform(self, X: Any) -> Any:
         """Features (n, d) of a frame X (n rows) with the schema's columns; others are left out. Of a frame of Dask an array of
         Dask, whose parts are encoded where they are."""

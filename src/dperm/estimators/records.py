@@ -39,6 +39,7 @@ def admit_records(
         vector = column("targets y", y)
         if numeric:
             refuse_other_than_numbers("targets y", vector)
+            vector = _numbers_of_texts("targets y", vector)
         axes = y.ndim if hasattr(y, "ndim") else np.asarray(y).ndim
         y = vector[:, None] if axes == 2 else vector
     if not numeric:
@@ -104,6 +105,25 @@ def _has_gaps(X: Any) -> bool:
     """Whether some entries of rows are missing."""
     entries = X.data if issparse(X) else np.asarray(X)
     return any(map(is_missing, entries.flat)) if entries.dtype.kind == "O" else bool((entries != entries).any())
+
+
+def _numbers_of_texts(name: str, vector: NDArray[Any]) -> NDArray[Any]:
+    """Numbers (n,) of texts that state numbers; others as they are. ValueError that names the first text that states none."""
+    if vector.dtype.kind not in "USO":
+        return vector
+    numbers = np.empty(len(vector))
+    for place, entry in enumerate(vector):
+        if not isinstance(entry, str | bytes):  # scikit-learn refuses None and the like in words of its own
+            return vector
+        try:
+            numbers[place] = float(entry)
+        except ValueError:
+            text = entry if isinstance(entry, str) else entry.decode(errors="replace")
+            raise ValueError(
+                f"Expected {name} as numbers, got the text {str(text)!r:.40} for record {place}: write it out in digits with a "
+                "decimal point, such as 57000.0. A schema reads other forms."
+            ) from None
+    return numbers
 
 
 def beside(answers: NDArray[Any], y: Any, sample_weight: Any = None) -> tuple[NDArray[Any], NDArray[np.float64] | None]:

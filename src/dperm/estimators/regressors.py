@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 
 from dperm import _validate as check
-from dperm._remind import remind_of_clipped_targets
+from dperm._remind import beyond, remind_of_clipped_targets
 from dperm._types import Array
+from dperm.distributed import PartedTable
 from dperm.distributed.sums import PartSums
 from dperm.distributed.table import by_part, of_dask
 from dperm.estimators.base import PrivateLinearModel, WithMechanism
+from dperm.estimators.exporting import with_coefficients
 from dperm.estimators.records import beside
 from dperm.estimators.scores import pinball_of_parts, poisson_divergence, share_explained, squared_divergence
 from dperm.mechanisms import Coordinate, FrankWolfe
 from dperm.objectives import LinearObjective, Loss, PoissonLoss, QuantileLoss, Squared
+from dperm.objectives.targets import Identity
 from dperm.privacy import Assumption
 from dperm.privacy.certificates.assumptions import clipped_counts, clipped_targets
 
+if TYPE_CHECKING:
+    from dperm.data import Schema
+
 _USUAL_RADIUS = 5.0
 _LEAST_MEAN = 1e-300  # of an expected count: deviances ask for more than 0
+
+
+def _added(one: tuple[int, int, int], other: tuple[int, int, int]) -> tuple[int, int, int]:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -86,7 +97,13 @@ class PrivateLinearRegressor(RegressorMixin, PrivateLinearModel):
         return np.clip(centred, -bound, bound), 0, [clipped_targets(low, high)]
 
     def _remind_of_targets(self, y: Any, *, stacklevel: int) -> None:
-        remind_of_clipped_targets(y, self._ends(), stacklevel=stacklevel + 1)
+        ends = self._ends()
+        remind_of_clipped_targets(beyond(ends, y), ends, stacklevel=stacklevel + 1)
+
+    def _remind_of_targets_in(self, table: PartedTable, *, stacklevel: int) -> None:
+        ends = self._ends()
+        counted = table.total_of_targets(functools.partial(beyond, ends), _added)
+        remind_of_clipped_targets(counted, ends, stacklevel=stacklevel + 1)
 
     def _classes(self, classes: int) -> int:
         return 0
@@ -114,6 +131,24 @@ class PrivateLinearRegressor(RegressorMixin, PrivateLinearModel):
                 f"Expected targets in [{low:g}, {high:g}], got {outside:,} outside, which are clipped: coefficients are not "
                 'those of the records as they are. State a wider range, or clipped="named".'
             )
+
+    def _plain_model(self) -> Any:
+        """A model of scikit-learn that predicts as this one once it has its coefficients. ValueError for a loss of another link
+        than the identity, whose model states its own."""
+        from sklearn.linear_model import LinearRegression
+
+        if not isinstance(self.objective_.loss.link, Identity):
+            raise ValueError(f"Expected a model whose predictions are linear in a row, got {type(self).__name__}.")
+        return LinearRegression()
+
+    def _plain_steps(self, schema: Schema | None) -> list[tuple[str, Any]]:
+        """A model that was given targets on [−1, 1] of a schema's range is brought to the target's units."""
+        coef, intercept = self.coef_, self.intercept_
+        if schema is not None and schema.target_range is not None and not self.counts and self.stated_range is None:
+            low, high = schema.target_range
+            half = high / 2 - low / 2
+            coef, intercept = half * coef, low + half + half * intercept
+        return [("model", with_coefficients(self._plain_model(), coef, intercept))]
 
     @by_part
     def predict(self, X: Any) -> Array:
@@ -155,6 +190,11 @@ class DPRidge(WithMechanism, PrivateLinearRegressor):
 
     radius: float | None = None
 
+    def _plain_model(self) -> Any:
+        from sklearn.linear_model import Ridge
+
+        return Ridge()
+
     def make_loss(self) -> Loss:
         if self.radius is not None:
             check.scale("radius", self.radius)
@@ -181,6 +221,11 @@ class DPLasso(PrivateLinearRegressor):
         tags = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = True  # on the few records of a check: choices are noisy
         return tags
+
+    def _plain_model(self) -> Any:
+        from sklearn.linear_model import Lasso
+
+        return Lasso()
 
     @property
     def mechanism(self) -> FrankWolfe:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -210,6 +255,11 @@ class DPElasticNet(PrivateLinearRegressor):
         tags = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = True  # on the few records of a check
         return tags
+
+    def _plain_model(self) -> Any:
+        from sklearn.linear_model import ElasticNet
+
+        return ElasticNet(alpha=self.alpha, l1_ratio=self.l1_ratio)
 
     @property
     def mechanism(self) -> Coordinate:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -254,6 +304,11 @@ class DPQuantileRegressor(WithMechanism, PrivateLinearRegressor):
         tags.regressor_tags.poor_score = True  # a median of scikit-learn's 200 numbers explains little within ε = 1
         return tags
 
+    def _plain_model(self) -> Any:
+        from sklearn.linear_model import QuantileRegressor
+
+        return QuantileRegressor(quantile=self.quantile)
+
     def make_loss(self) -> Loss:
         """Of targets in units of their bound: rules know no others."""
         unit = check.scale("target_bound", self._half_width())
@@ -292,6 +347,12 @@ class DPPoissonRegressor(WithMechanism, PrivateLinearRegressor):
         tags.target_tags.positive_only = True
         tags.regressor_tags.poor_score = True  # scikit-learn's 200 numbers are no counts, and explain little within ε = 1
         return tags
+
+    def _plain_model(self) -> Any:
+        from sklearn.linear_model import PoissonRegressor
+
+        # what turns scores into counts it makes when it is fitted: here to two rows of zeros
+        return PoissonRegressor().fit(np.zeros((2, self.n_features_in_)), np.ones(2))
 
     def make_loss(self) -> Loss:
         check.scale("radius", self.radius)

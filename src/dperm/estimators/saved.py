@@ -166,7 +166,7 @@ def _read_linear(model: PrivateLinearModel, data: dict[str, Any]) -> None:
     if not regression:
         model.classes_ = np.asarray(data["classes"])  # type: ignore[attr-defined]
     rows = 0 if regression else len(model.classes_)  # type: ignore[attr-defined]
-    wide = (data["features"],) if regression else (1 if rows == 2 else rows, data["features"])
+    wide = (data["features"],) if regression else (model.scores_of(rows), data["features"])
     numbers = np.append(np.ravel(model.coef_), model.intercept_)
     if model.coef_.shape != wide or np.shape(model.intercept_) != wide[:-1] or not np.isfinite(numbers).all():
         raise ValueError(f"expected finite coefficients of shape {wide} and as many intercepts")

@@ -129,6 +129,7 @@ class DPSearch(MetaEstimatorMixin, ShowsGuarantee):
         rows, targets = trial._validated(X, y)
         features, classes, size, held_out = self._known(trial, rows, targets, given)
         said = [_said(clone(self.estimator).set_params(**setting), targets) for setting in settings]
+        trial._remind_of_targets(targets, stacklevel=3)
         how, planned = self._planned(settings, features, classes, size, private_scores)
         prepared, uncharged = preparation()
         # before the first try: its date tells of none

@@ -204,7 +204,8 @@ def _same(certificate: Certificate, event: Event, found: Event | None) -> None:
 
 def _records(saved: SavedModel, source: str) -> tuple[Any, Any]:
     """Rows and targets of a table as the model was trained on them."""
-    dataset, _ = dataset_of(source, None, saved.schema)
+    how = saved.as_read if saved.schema is None else {}
+    dataset, _ = dataset_of(source, None, saved.schema, **how)
     dataset.refuse_persons("membership inference")
     span = saved.target_range
     return dataset.features, dataset.targets if span is None else span.scaled(dataset.targets)

@@ -96,7 +96,7 @@ class Comparison:
 def usual_estimator(study: Study, dataset: Dataset, epsilon: float) -> Any:
     """The estimator that `dperm train` fits to these records where nothing is chosen, within the study's budget. A study brings
     numbers to [−1, 1] itself; such a model of counts brings them there inside, which is the same."""
-    model = usual_model(labels=bool(dataset.classes))
+    model = usual_model(labels=bool(dataset.classes), ordered=dataset.ordered)
     if dataset.target_range is not None:
         dataset = replace(dataset, target_range=dataset.target_range.centred)
     asked = ModelOptions(epsilon=epsilon, delta=study.delta, model=model, relation=study.relation, data_norm=study.data_norm)

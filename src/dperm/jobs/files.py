@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -49,6 +50,11 @@ def read(path: Path) -> str:
         raise ValueError(f"Cannot read {path}: it is no text.") from None
 
 
+def sha256_of(text: str) -> str:
+    """The SHA-256 of a file that dperm wrote with this text, as `sha256sum` prints it."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def json_table(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(read(path), object_pairs_hook=unique_names)
@@ -85,13 +91,15 @@ class SavedModel:
 
     fitted: Any
     extra: dict[str, Any]
+    sha256: str = ""  # of its file
 
     @classmethod
     def at(cls, path: Path, verify_key: Path | None = None) -> SavedModel:
         """ValueError for a file that holds none, and for one that the owner of the public key did not sign."""
         from dperm.estimators import model_from_json
 
-        return cls(*model_from_json(read(path), verify_key=verify_key))
+        text = read(path)
+        return cls(*model_from_json(text, verify_key=verify_key), sha256_of(text))
 
     @property
     def schema(self) -> Schema | None:
@@ -118,6 +126,17 @@ class SavedModel:
             return self.schema.target_range
         return TargetRange(*self.extra["target_range"]) if self.extra.get("target_range") else None
 
+    @property
+    def as_read(self) -> dict[str, Any]:
+        """How other files of arrays like its records are read: with the same indices, and targets in the same range."""
+        given = self.extra.get("target_range") if self.schema is None else None
+        return {"indices": self.extra.get("indices"), **({} if given is None else {"target_range": tuple(given)})}
+
+    @property
+    def range_is_public(self) -> bool:
+        """Whether the range of a numeric target was stated, by a schema or beside its file, and not read off the data."""
+        return self.schema is not None or self.extra.get("target_range_stated") is True
+
     def refitted(self, records: Path, count: int, progress: Callable[[int, int], None] | None = None) -> Refits:
         """Models like this one, trained again on the table of `records`: private, and not charged."""
         from dperm import _validate as check
@@ -127,7 +146,7 @@ class SavedModel:
         if not records.exists() and str(records) in data.named():
             table = data.load(str(records), self.schema)
         else:
-            table = data.read_dataset(records, None, self.schema, indices=self.extra.get("indices"))[0]
+            table = data.read_dataset(records, None, self.schema, **self.as_read)[0]
         check.integer("--refits", count, minimum=2)
         return Refits.of(self.fitted, table, count, progress=progress)
 

@@ -25,8 +25,9 @@ class ModelOptions(BudgetOptions):
     epsilon: Annotated[float | None, "Privacy budget ε [default: 1]."] = None
     model: Annotated[
         str | None,
-        "logistic or svm for labels; ridge or quantile for numbers, poisson for counts; or mlp: a network for labels, which "
-        "needs PyTorch [default: by the target as the schema declares it: logistic for labels, ridge for numbers].",
+        "logistic or svm for labels, ordinal for labels with an order; ridge or quantile for numbers, poisson for counts; or "
+        "mlp: a network for labels, which needs PyTorch [default: by the target as the schema declares it: logistic for labels, "
+        "ordinal for those with an order, ridge for numbers].",
     ] = None
     quantile: Annotated[float | None, "Of --model quantile: 0.9 for what nine in ten stay below [default: 0.5, the median]."] = (
         None
@@ -64,14 +65,15 @@ class ModelOptions(BudgetOptions):
         from dperm.mechanisms import known_methods
         from dperm.mechanisms.gradient import SAMPLINGS
 
-        usual = usual_model(labels=schema is None or bool(schema.classes))
+        labels, ordered = schema is None or bool(schema.classes), schema is not None and schema.ordered
+        usual = usual_model(labels=labels, ordered=ordered)
         kind = KINDS[usual if self.model is None else choice("--model", self.model, KINDS)]
         choice("--mechanism", self.mechanism, known_methods())
         if self.sampling is not None:
             choice("--sampling", self.sampling, SAMPLINGS)
         kind.refuse(self)
         if self.fit_by is not None and not kind.drawn:
-            raise ValueError("Expected a linear model with --fit-by: logistic, svm, ridge, quantile or poisson.")
+            raise ValueError("Expected a linear model with --fit-by: logistic, svm, ordinal, ridge, quantile or poisson.")
         if self.fit_by is not None and self.relation != "add_or_remove_one":
             raise ValueError(
                 "Expected --relation add_or_remove_one with --fit-by: under replace_one the number of records of each part would "
@@ -80,10 +82,10 @@ class ModelOptions(BudgetOptions):
         return kind
 
 
-def usual_model(*, labels: bool) -> str:
-    """The model for a target of labels, or of numbers, where none is asked for. `dperm train` makes it, and `dperm compare` puts
-    it first."""
-    return "logistic" if labels else "ridge"
+def usual_model(*, labels: bool, ordered: bool = False) -> str:
+    """The model for a target of labels, which may have an order, or of numbers, where none is asked for. `dperm train` makes it,
+    and `dperm compare` puts it first."""
+    return "ordinal" if ordered else "logistic" if labels else "ridge"
 
 
 class Kind:
@@ -94,13 +96,13 @@ class Kind:
     notice = ""  # said before training
 
     def __init__(self, name: str, estimator_name: str, title: str) -> None:
-        self.name, self._estimator_name, self.title = name, estimator_name, title
+        self.name, self.estimator_name, self.title = name, estimator_name, title
 
     def make(self, **settings: Any) -> Any:
         """An estimator of this kind."""
         from dperm import estimators
 
-        return getattr(estimators, self._estimator_name)(**settings)
+        return getattr(estimators, self.estimator_name)(**settings)
 
     def refuse(self, asked: ModelOptions) -> None:
         """ValueError for what this kind cannot do, before a row is read."""
@@ -162,6 +164,16 @@ class Kind:
         if not dataset.classes:
             raise ValueError(f"Expected labels as target for --model {self.name}, got numbers; use --model ridge.")
         return list(dataset.classes)
+
+
+class _Ordinal(Kind):
+    def declared(self, schema: Schema) -> Schema:
+        if schema.classes and not schema.ordered:
+            raise ValueError(
+                f"Expected labels with an order as target for --model {self.name}: let the schema's classes stand from the least "
+                f'to the greatest, and write "measure": "ordinal" in the row of {schema.target!r}.'
+            )
+        return schema
 
 
 class _Numbers(Kind):
@@ -270,6 +282,7 @@ KINDS = {
     for kind in (
         Kind("logistic", "DPLogisticRegression", "logistic regression"),
         Kind("svm", "DPLinearSVC", "a support vector machine"),
+        _Ordinal("ordinal", "DPOrdinalClassifier", "ordinal regression (cumulative logits)"),
         _Numbers("ridge", "DPRidge", "least squares (ridge)"),
         _Quantile("quantile", "DPQuantileRegressor", "quantile regression"),
         _Counts("poisson", "DPPoissonRegressor", "Poisson regression"),

@@ -3,6 +3,7 @@ explain it beside its type. A command shows them as its help, and derives from i
 
 from __future__ import annotations
 
+import math
 import re
 import typing
 from dataclasses import dataclass, fields
@@ -22,6 +23,9 @@ SOURCE = f"a file ({KINDS}), a folder of Parquet files, or a named data set"
 
 Delta = Annotated[float, "The δ of the guarantee; well below 1/n."]
 Indices = Annotated[str | None, "Of a libsvm file: the first and the last index that a feature may have, 1-123: public."]
+TargetRange = Annotated[
+    str | None, "Of an array file with numbers as targets: the range that is publicly known of them, LOW,HIGH, such as 0,200000."
+]
 Relation = Annotated[str, "add_or_remove_one or replace_one."]
 VerifyKey = Annotated[Path | None, "Public key whose owner must have signed the model."]
 
@@ -101,6 +105,20 @@ def stated_relation(value: str) -> Any:
     from dperm.privacy import Relation as Relations
 
     return Relations(choice("--relation", value, [item.value for item in Relations]))
+
+
+def stated_range(text: str | None) -> tuple[float, float] | None:
+    """ "0,200000" as the range of a target."""
+    if text is None:
+        return None
+    ends = text.split(",")
+    try:
+        low, high = map(float, ends)
+    except ValueError:
+        low, high = math.nan, math.nan
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError(f"Expected --target-range as two numbers LOW,HIGH, the first below the second, got {text!r}.")
+    return low, high
 
 
 def stated_indices(text: str | None) -> tuple[int, int] | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dperm._files import Reserved, write_new
 from dperm.jobs.files import SavedModel, dataset_of, keep, refuse_same, uninterrupted
 from dperm.jobs.models import Kind, ModelOptions, by_part
-from dperm.jobs.options import SOURCE, Indices, stated_indices
+from dperm.jobs.options import SOURCE, Indices, TargetRange, stated_indices, stated_range
 from dperm.jobs.trained_from import remember_table
 
 if TYPE_CHECKING:
@@ -41,8 +41,11 @@ class TrainingOptions(ModelOptions):
         "An earlier model of the same table, which has grown since: its schema goes on, and the certificate is that of all "
         "releases so far.",
     ] = None
-    accept_proposed: Annotated[bool, "Train on ranges and categories read off the data; the certificate says so."] = False
+    accept_proposed: Annotated[
+        bool, "Train on ranges, categories or indices that are read off the data; the certificate says so, and claims no ε."
+    ] = False
     indices: Indices = None
+    target_range: TargetRange = None
     output: Annotated[Path, "Model file to write."] = Path("model.json")
     sign_key: Annotated[Path | None, "Private key that signs the model (see `dperm keygen`)."] = None
     private_report: Annotated[Path | None, "With --mechanism individual: a page of what each record has spent. PRIVATE."] = None
@@ -112,7 +115,8 @@ class Training:
         from dperm.data.schema.ranges import CountRange
 
         labels, counts = len(self.schema.classes), isinstance(self.schema.target_range, CountRange)
-        what = f"{labels} labels" if labels else "counts" if counts else "amounts"
+        order = " with an order" if self.schema.ordered else ""
+        what = f"{labels} labels{order}" if labels else "counts" if counts else "amounts"
         poisson = "; --model poisson models the logarithm of counts, takes more records, and suits means up to about the root of "
         other = poisson + "the range's end" if counts else ""
         return f"Model: {self.kind.title}, for the schema declares {what} as target{other}. --model names another."
@@ -225,6 +229,7 @@ def prepared_training(asked: TrainingOptions, progress: Callable[[int, int], Non
         extra: dict[str, Any] = {
             "schema": json.loads(schema.without_notes().to_json()) if schema else None,
             "target_range": dataset.target_range,
+            "target_range_stated": dataset.range_stated,
             "indices": dataset.indices,
         }
         json.dumps(extra, allow_nan=False)  # what could not be written is refused before the charge
@@ -284,10 +289,15 @@ def _records(
         stated,
         curves=lambda found: asked.kind_for(found).knots(found, asked) if asked.curves is None else asked.curves,
         indices=stated_indices(asked.indices),
+        **({} if asked.target_range is None or named else {"target_range": stated_range(asked.target_range)}),
         progress=progress,
     )
     kind = asked.kind_for(used)
+    if named and asked.target_range is not None:
+        raise ValueError(f"Expected an array file with --target-range, got the named set {asked.source}, whose schema states it.")
     if used is None:
+        if dataset.read_off and not asked.accept_proposed:
+            raise ValueError(_why_refused(asked.source, dataset))
         if asked.curves:
             raise ValueError(f"Expected a table with columns for --curves, got {asked.source}, whose features have no ranges.")
         return dataset, None, kind
@@ -303,6 +313,16 @@ def _records(
     refuse_search_under(used, asked.relation, asked.delta)
     used = kind.declared(used)
     return replace(dataset, target_range=used.target_range), used, kind
+
+
+def _why_refused(source: str, dataset: Dataset) -> str:
+    """What to do about an array file of which something was read off that should be public."""
+    states = ["--target-range LOW,HIGH"] if dataset.target_range is not None and not dataset.range_stated else []
+    states += ["--indices FIRST-LAST"] if "indices" in dataset.read_off else []
+    return (
+        f"No public statement for {source}: {dataset.read_off} read off the data, and would be in the model for everybody. State "
+        f"what is publicly known by {' and '.join(states)}, or pass --accept-proposed, which claims no ε."
+    )
 
 
 def _refuse_report(asked: TrainingOptions, dataset: Dataset) -> None:

@@ -30,6 +30,7 @@ from dperm.mechanisms.method import Method
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.tuning import output_strong_convexity
 from dperm.objectives import LinearObjective, PublicFacts, Records
+from dperm.objectives.targets import Signs
 from dperm.objectives.weighted import weights_apart
 from dperm.privacy import AboveThreshold, Assumption, Certificate, Event, ExPost, PureDP, Relation, stopping_path
 from dperm.privacy.certificates import assumptions as statements
@@ -97,7 +98,7 @@ class Stopping(ABC):
 
     def admit(self, objective: LinearObjective) -> None:
         """ValueError where this objective's predictions have no such score."""
-        if objective.outputs > 1 or (self.goal == "accuracy" and not objective.loss.targets.classification):
+        if objective.outputs > 1 or (self.goal == "accuracy" and not isinstance(objective.loss.targets, Signs)):
             raise ValueError(f"Expected a linear model of one output, and classes for an accuracy, got {objective.loss.name}.")
 
 

@@ -421,9 +421,7 @@ def curved(objective: LinearObjective, modulus: float) -> list[Extreme]:
     """
     found: list[Extreme] = []
     least = math.inf
-    for target in (0.0, *objective.loss.targets.extremes):
-        if target == 0 and objective.loss.targets.classification:
-            continue
+    for target in (*objective.loss.targets.between, *objective.loss.targets.extremes):
         both = np.concatenate([-_GRID[::-1], _GRID])
         curvatures = objective.loss.curvature(both, np.full_like(both, target))
         flat = both[curvatures >= _NEARLY * objective.loss.smoothness(1.0)]

@@ -10,6 +10,7 @@ from dperm.objectives.hinge import Hinge, QNormHinge
 from dperm.objectives.linear import LinearObjective, LinearPass
 from dperm.objectives.local_training import LocallyTrained, LocalSteps
 from dperm.objectives.losses import Huber, Logistic, Loss, SmoothedHinge, Softmax, Squared
+from dperm.objectives.ordinal import OrdinalLogistic
 from dperm.objectives.parts import PartedRecords, PartsChangedError
 from dperm.objectives.per_example import Objective, Pass
 from dperm.objectives.poisson import PoissonLoss
@@ -37,6 +38,7 @@ __all__ = [
     "Loss",
     "MeanPass",
     "Objective",
+    "OrdinalLogistic",
     "PartedRecords",
     "PartsChangedError",
     "Pass",

@@ -20,11 +20,18 @@ class Targets(ABC):
 
     #: whether targets are labels, not numbers
     classification: ClassVar[bool] = True
+    #: whether targets are centred ranks of labels with an order
+    ranked: ClassVar[bool] = False
 
     @property
     @abstractmethod
     def extremes(self) -> tuple[float, float]:
         """Two targets as far apart as there are."""
+
+    @property
+    def between(self) -> tuple[float, ...]:
+        """Targets between the extremes at which a loss may bend more than there: audits try them, too."""
+        return ()
 
     @abstractmethod
     def admit(self, targets: Array) -> Array:
@@ -73,6 +80,10 @@ class Interval(Targets):
     @property
     def extremes(self) -> tuple[float, float]:
         return self.high, self.low
+
+    @property
+    def between(self) -> tuple[float, ...]:
+        return (0.0,)
 
     def admit(self, targets: Array) -> Array:
         return np.clip(targets, self.low, self.high)

@@ -17,7 +17,8 @@ from dperm.privacy.events import Relation
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A linear model of `features` numbers. `loss` is that of one model; `classes` = 0 stands for regression.
+    """A linear model of `features` numbers. `loss` is that of one model; `classes` = 0 stands for regression. `ordered`: whether
+    the classes have an order, by which reports judge; objectives are made alike.
 
     Other fields as in `LinearObjective`. `public_size` is None where the number of records is private. `neighbours`: which
     features are next to each other on a curve, for methods with a penalty on roughness; others have no use for it.
@@ -32,6 +33,7 @@ class Task:
     public_size: int | None = None
     unit: PrivacyUnit = RECORD
     neighbours: Neighbours = ()
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "neighbours", admit_neighbours(self.neighbours, self.features))

@@ -142,13 +142,18 @@ def _use(result: StudyResult, chosen: Cell) -> str:
     return f"{use}: expect {_expected(result, chosen)}."
 
 
+def _constant(result: StudyResult) -> str:
+    """What a model of labels that learnt nothing does."""
+    return "always the middle rank" if result.task.ordered else "guessing"
+
+
 def _expected(result: StudyResult, chosen: Cell) -> str:
     others = [cell for cell in result.references if cell.mechanism != "constant"]
     without = max(others, key=lambda cell: _honest(result, cell))
     name = "boosting" if without.mechanism == "boosting" else "a linear model"
     beside = f"{name} without privacy: {_brief(result, without.mean)}" if _gain(result, without) > 0 else ""
     if result.task.classes:
-        said = "; ".join(part for part in (f"{_brief(result, result.baseline)} is guessing", beside) if part)
+        said = "; ".join(part for part in (f"{_brief(result, result.baseline)} is {_constant(result)}", beside) if part)
         return f"{score_in_words(result, chosen)} ({said})"
     constant = result.cell("constant", None)
     error, mean = (amount_text(cell.measured("mean absolute error")) for cell in (chosen, constant))
@@ -196,7 +201,7 @@ def _useless(result: StudyResult) -> str:
     """Return the sentence for a comparison in which no private model is useful."""
     private = [cell for cell in result.cells if cell.epsilon is not None and not CANDIDATES[cell.mechanism].claimed]
     last = max(private, key=lambda cell: _gain(result, cell))
-    than = "guessing" if result.task.classes else "predicting the mean"
+    than = _constant(result) if result.task.classes else "predicting the mean"
     reached = f"{score_in_words(result, last)} at best"
     if result.task.classes == 0 and last.mean < 0:
         reached = "R² below 0"

@@ -1,4 +1,5 @@
-"""The card of one model, for the person who signs: what it is of, what was spent and is left, what an attacker could do."""
+"""The card of one model, for the people who sign: who is protected, how strongly, on what assumptions, how good the model is,
+what was spent and is left, what an attacker could do, and how to check all that."""
 
 from __future__ import annotations
 
@@ -14,24 +15,29 @@ from dperm.audit import AuditResult, overall
 from dperm.privacy import Certificate, Composed, Relation
 from dperm.privacy.events import relation_of
 from dperm.report.figures import curve_figure, profile_figure, risk_figure
+from dperm.report.model_scores import ModelScores
 from dperm.report.page import rendered
 
 if TYPE_CHECKING:
     from dperm.data import Schema
+    from dperm.data.schema.columns import Column
     from dperm.release import SpendLog
     from dperm.release.ledger import Account, Charge
 
 _APART = 300.0  # seconds between a certificate and its charge, at most
 _RATES = (0.01, 0.1)  # of people who are accused wrongly
+_STRONG, _WEAK = 1.0, 10.0  # ε: up to the one it is called strong, above the other weak
+_ROUNDING = 1e-6  # relative: an ε that was asked for as 1 and accounted for as a little less or more is 1
+_MOST_NAMES = 40  # of a column's categories
 
 #: Words of the card, for readers who do not know them.
 GLOSSARY = {
-    "ε (epsilon)": "How much one person's data can change what leaves. At ε = 0 nothing leaves; up to about 1 is called strong, "
-    "above 10 weak. The picture of the attack says what it means here.",
+    "ε (epsilon)": "How much one person's data can change what is published. At ε = 0 they change nothing; up to about 1 is "
+    "called strong, above 10 weak. The picture of the attack says what it means here.",
     "δ (delta)": "The chance that the bound by ε does not hold. It should be far below one in the number of people.",
     "Record, person": "What is protected: one row of the table, or all rows of one person. The card says which.",
-    "Neighbours": "Two tables that differ in one record, or one person. Privacy means that what leaves hardly tells which of two "
-    "neighbours it was made of.",
+    "Neighbours": "Two tables that differ in one record, or one person. Privacy means that what is published hardly tells which "
+    "of two neighbours it was made of.",
     "Mechanism": "The method that trains and adds noise.",
     "Certified": "ε was computed by this program from what the mechanism ran, by the theorem and the accounting that are named. "
     "Anybody can compute it again from the model's file, by the command dperm account. No authority has issued it.",
@@ -128,8 +134,29 @@ def _not_added_up(certificate: Certificate, charges: Sequence[Charge]) -> str:
 
 
 @dataclass(frozen=True)
+class ModelFile:
+    """The file of the model: its name, its SHA-256, and what its digital signature is worth.
+
+    Attributes
+    ----------
+    name, sha256 : str
+        By which a reader finds the file that the card describes.
+    signed : str
+        The public key by which the signature was verified; "" where none was.
+    unverified : bool
+        Whether the file carries a signature that was not verified.
+    """
+
+    name: str
+    sha256: str
+    signed: str = ""
+    unverified: bool = False
+
+
+@dataclass(frozen=True)
 class Card:
-    """What stands on it. `purpose` "": nobody stated it; the page has a line for it."""
+    """What stands on it. `purpose` "": nobody stated it; the page has a line for it. `columns`: of each feature its name, and its
+    range or categories, as the schema states them. `kind`: what sort of model it is, in words."""
 
     certificate: Certificate
     title: str
@@ -139,8 +166,13 @@ class Card:
     features: tuple[str, ...] = ()
     target: str = ""
     spent: Spent | None = None
-    signed: str = ""  # by whose key, where that was checked
     audits: Sequence[AuditResult] = field(default=())
+    kind: str = ""
+    columns: tuple[tuple[str, str], ...] = ()
+    target_values: str = ""
+    values_from: str = ""  # how the columns' values became known, in a sentence
+    scores: ModelScores | None = None
+    file: ModelFile | None = None
 
     @classmethod
     def of(cls, certificate: Certificate, title: str, schema: Schema | None = None, **stated: Any) -> Card:
@@ -151,8 +183,21 @@ class Card:
                 "data_set": ". ".join(part.rstrip(".") for part in (schema.title or schema.name, schema.source) if part),
                 "features": tuple(column.name for column in schema.feature_columns),
                 "target": schema.target,
+                "columns": tuple((column.name, _values_of(column)) for column in schema.feature_columns),
+                "target_values": _target_values(schema),
+                "values_from": _values_from(schema),
             }
         return cls(certificate, title, **(known | {name: value for name, value in stated.items() if value}))
+
+    @property
+    def strength(self) -> str:
+        """How strong ε is called, in a word: "strong", "moderate" or "weak". "": there is no ε that protects."""
+        epsilon = self.certificate.epsilon
+        if epsilon is None or self.certificate.status != "certified":
+            return ""
+        if self.certificate.weakness:
+            return "weak"
+        return "strong" if epsilon <= _STRONG * (1 + _ROUNDING) else "moderate" if epsilon <= _WEAK * (1 + _ROUNDING) else "weak"
 
     @property
     def neighbours(self) -> str:
@@ -176,8 +221,10 @@ class Card:
 
     @property
     def states(self) -> list[str]:
-        """What whoever signs states: the assumptions that the program could not check."""
-        return [item.text for item in self.certificate.assumptions if item.responsible == "caller"]
+        """What those who sign state: the assumptions of the model, and of its scores, that the program could not check."""
+        released = [self.certificate, *([] if self.scores is None else [self.scores.certificate])]
+        texts = [item.text for each in released for item in each.assumptions if item.responsible == "caller"]
+        return list(dict.fromkeys(texts))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: all that the page says."""
@@ -196,7 +243,13 @@ class Card:
             "target": self.target,
             "neighbours": self.neighbours,
             "spent": spent and {name: _finite(value) for name, value in spent.items()},
-            "signed": self.signed,
+            "file": self.file and vars(self.file),
+            "kind": self.kind,
+            "columns": [list(each) for each in self.columns],
+            "target_values": self.target_values,
+            "values_from": self.values_from,
+            "strength": self.strength,
+            "scores": self.scores and self.scores.to_dict(),
             "attack": self.attack,
             "audits": {"verdict": overall(self.audits), "results": [item.to_dict() for item in self.audits]}
             if self.audits
@@ -220,21 +273,50 @@ def _person(certificate: Certificate, schema: Schema | None) -> str:
     if not certificate.of_persons:
         return "One row of the table. Where somebody has several rows, each is protected by itself, and they together less."
     rows = certificate.public_facts.get("max_rows_per_unit")
-    unit = f" with one {schema.unit}" if schema is not None and schema.unit else " of one person"
-    return f"All rows{unit}" + (f", of which at most {rows} are used." if isinstance(rows, int) and rows else ".")
+    unit = f", told apart by the column “{schema.unit}”" if schema is not None and schema.unit else ""
+    used = f"; at most {rows} of them are used" if isinstance(rows, int) and rows else ""
+    return f"One person with all their rows{unit}{used}."
+
+
+def _values_of(column: Column) -> str:
+    """What values a column has, as the schema states them: "0 to 120", "yes, no"."""
+    if column.range is not None:
+        low, high = (f"{end:,g}" if isinstance(end, float | int) else end for end in column.range)
+        return f"{low} to {high}"
+    more = len(column.categories) - _MOST_NAMES
+    shown = ", ".join(column.categories[:_MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")
+    return shown + ("; others together" if column.other else "")
+
+
+def _values_from(schema: Schema) -> str:
+    """How ranges, categories and labels became known, in a sentence."""
+    if schema.proposed:
+        return "They were read off the data, without a charge: the guarantee takes them as known."
+    if schema.found is not None:
+        return "They were found on the data by a private search, which was charged."
+    return "The schema states that they were known without the data."
+
+
+def _target_values(schema: Schema) -> str:
+    """What the target may be, as the schema states it."""
+    if schema.classes:
+        more = len(schema.classes) - _MOST_NAMES
+        return ", ".join(schema.classes[:_MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")
+    return "" if schema.target_range is None else "{:,g} to {:,g}".format(*schema.target_range)
 
 
 def card_page(card: Card) -> str:
-    """One page for the person who signs, on at most four sheets."""
-    proved = card.attack is not None
+    """One page for the people who sign. In print the statements and the signatures stand on one sheet, and the certificate, the
+    columns and the numbers of the audit in appendices."""
+    attack = card.attack
     return rendered(
         "card.html",
         card=card,
         certificate=card.certificate,
-        attack=card.attack,
+        attack=attack,
         glossary=GLOSSARY,
-        risk_svg=risk_figure(card.certificate) if proved else None,
-        profile_svg=profile_figure(card.certificate) if proved else None,
+        risk_svg=risk_figure(card.certificate, attack["found_at_most"][0]) if attack else None,
+        profile_svg=profile_figure(card.certificate) if attack else None,
         audits=[(result, curve_figure(result) if result.curve else None) for result in card.audits],
         verdict=overall(card.audits),
     )

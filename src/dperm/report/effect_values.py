@@ -253,14 +253,17 @@ def row_of(model: Any, schema: Schema, label: Any) -> tuple[int, float]:
     if not np.isfinite(table).all():
         raise ValueError("Expected finite coefficients: this training diverged, and the model says nothing.")
     known: list[Any] = list(getattr(model, "classes_", ()))
-    label = known[-1] if label is None and len(known) == 2 else label
+    one = len(table) == 1  # of two classes, or of classes with an order
+    label = known[-1] if label is None and known and one else label
     if known and label not in known:
         raise ValueError(
             f"Expected one of the labels {list(map(str, known[:8]))} for a model of {len(known)} classes, got {label!r}."
         )
     if label is not None and not known:
         raise ValueError(f"Expected no label for a regression, got {label!r}.")
-    return (known.index(label) if len(table) > 1 else 0), (-1.0 if len(table) == 1 and known and label == known[0] else 1.0)
+    if known and one and label not in (known[0], known[-1]):
+        raise ValueError(f"Expected an end of the order, {known[0]!s} or {known[-1]!s}, as label, got {label!r}.")
+    return (0 if one else known.index(label)), (-1.0 if one and known and label == known[0] else 1.0)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,10 @@ class Evaluation:
         Of a numeric target, by which answers are in its units.
     by, groups : str or None, (n,) texts
         A column, and what each record holds there.
+    range_is_public : bool
+        Whether that range was stated without a look at the data.
+    model_sha256 : str
+        The SHA-256 of the model's file, by which a card knows that scores are of its model.
     """
 
     model: Any
@@ -41,6 +45,8 @@ class Evaluation:
     target_range: TargetRange | None
     by: str | None = None
     groups: NDArray[Any] | None = None
+    model_sha256: str = ""
+    range_is_public: bool = False
 
     def judged(self) -> tuple[Judgement, dict[str, Judgement]]:
         """Exact scores, of all records and of each group. ValueError for too many groups, and for labels that the model does not
@@ -65,10 +71,14 @@ class Evaluation:
         given["persons"] = dataset.groups
         answers = _one_by_one(model.predict, dataset.features)
         if not hasattr(model, "classes_"):
+            if self.target_range is None or not self.range_is_public:
+                raise ValueError(
+                    "Expected a model whose target's range is public, by a schema or by dperm train --target-range: it bounds "
+                    "the errors."
+                )
             if self.by is not None:
-                raise ValueError("Expected no --by with released scores of numbers.")
-            if self.schema is None or self.target_range is None:  # of arrays it was read off the data
-                raise ValueError("Expected a model of a table with a schema: the public range of its target bounds the errors.")
+                names, groups = self._public_groups(self.by)
+                given |= {"groups": groups, "group_names": names}
             truth, bounds = np.asarray(dataset.targets, dtype=np.float64), self.target_range
             found = release_number_scores(truth, bounds.restored(answers), bounds, **given)
         else:
@@ -84,15 +94,26 @@ class Evaluation:
             if hasattr(model, "predict_proba") and len(classes) == 2:
                 likely = _one_by_one(model.predict_proba, dataset.features)[:, 1]
             places = np.array([number[str(label)] for label in answers])
+            given["ordered"] = self._ordered
             found = release_class_scores(np.array(truth), places, likely, classes, **given)
         told: dict[str, Any] = {"test_data": "released", **found.whole.to_dict()}
         told["half_widths"] = _shown(found.widths)
         told["of"] = "records" if dataset.groups is None else "persons"
+        told["model_sha256"] = self.model_sha256
         if found.parts:
             told["by"] = {
                 name: {**part.to_dict(), "half_widths": _shown(found.part_widths[name])} for name, part in found.parts.items()
             }
         return told | {"certificate": json.loads(found.certificate.to_json())}
+
+    @property
+    def _ordered(self) -> bool:
+        """Whether the model's classes stand from the least to the greatest."""
+        return (
+            self.schema is not None
+            and self.schema.ordered
+            and [str(label) for label in self.model.classes_] == [*self.schema.classes]
+        )
 
     def _public_groups(self, by: str) -> tuple[list[str], NDArray[np.intp]]:
         """The values of a column that the schema states, others and missing ones as one each, and which each record has."""
@@ -118,7 +139,7 @@ class Evaluation:
             raise ValueError(f"Expected the model's labels {list(map(str, classes))[:8]}, got {list(map(str, strange))}.")
         probabilities = self.model.predict_proba(features) if hasattr(self.model, "predict_proba") else None
         weighted = getattr(self.model, "class_weight", None) is not None
-        return judge_classes(targets, answers, probabilities, classes, weighted=weighted)
+        return judge_classes(targets, answers, probabilities, classes, weighted=weighted, ordered=self._ordered)
 
 
 def _shown(widths: dict[str, float]) -> dict[str, float | None]:

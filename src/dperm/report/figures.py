@@ -30,6 +30,7 @@ with needed("matplotlib", "A figure"):
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+    from matplotlib.path import Path
     from matplotlib.ticker import NullFormatter
 
 _MARKERS = ("s", "v", "o", "D", "^", "P", "X", "*", "<", ">", "h", "d")
@@ -217,30 +218,34 @@ def _as_marker(look: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def risk_figure(certificate: Certificate) -> str:
-    """ε and what it means: of 100 people each, whom the best attack accuses, where it accuses 1 in 100 wrongly."""
+def risk_figure(certificate: Certificate, found: float) -> str:
+    """ε and what it means: of 100 people each, whom the best attack accuses, where it accuses 1 in 100 wrongly. `found`: how many
+    of 100 it then finds on average, at most; the circle of one who is found in some cases alone is filled by as much."""
     assert certificate.epsilon is not None
-    (found,) = certificate.attack_view((0.01,)).true_positive_rates
     what = "rows were" if certificate.of_persons else "record was"
-    more = math.ceil(100 * found - 1e-9) - 1
+    more, part = divmod(max(found, 1.0) - 1, 1)
     lottery, better, free = _PEOPLE
     groups = (
-        (f"100 people whose {what} not used", ((lottery, 1), (free, 99)), "1 is accused, wrongly"),
+        (f"100 people whose {what} not used", ((lottery, 1), (free, 99)), 0.0, "on average 1 is accused, wrongly"),
         (
             f"100 people whose {what} used",
-            ((lottery, 1), (better, more), (free, 99 - more)),
-            f"at most {1 + more} are found" if more else "1 is found, as by lot",
+            ((lottery, 1), (better, int(more)), (free, 99 - int(more))),
+            part,
+            f"on average at most {found:.4g} are found",
         ),
     )
     with matplotlib.rc_context(cast(Any, _STYLE)):
         figure = Figure(figsize=(6.6, 4.5), layout="constrained")
         figure.suptitle(f"ε = {upward(certificate.epsilon, 3)}: the best possible attack", fontsize=12)
-        for axes, (title, kinds, said) in zip(figure.subplots(1, 2), groups, strict=True):
+        for axes, (title, kinds, filled, said) in zip(figure.subplots(1, 2), groups, strict=True):
             start = 0
             for look, count in kinds:
                 places = np.arange(start, start + count)
                 axes.scatter(places % 10, -(places // 10), s=70, **look)
                 start += count
+            if filled > 0:
+                place = sum(count for _, count in kinds[:-1])
+                axes.scatter([place % 10], [-(place // 10)], s=70, marker=_slice(filled), **{**better, "linewidths": 0})
             axes.set_title(title, fontsize=11)
             axes.set_xlabel(said)
             axes.set(xticks=[], yticks=[], xlim=(-0.7, 9.7), ylim=(-9.7, 0.7), aspect="equal")
@@ -249,6 +254,14 @@ def risk_figure(certificate: Certificate) -> str:
         marks = [Line2D([], [], linestyle="", markersize=8, **_as_marker(look)) for look in _PEOPLE]
         figure.legend(marks, said_of, loc="outside lower center", ncols=3, frameon=False, fontsize=9, handletextpad=0.1)
         return _svg(figure, "what an attacker finds")
+
+
+def _slice(share: float) -> Path:
+    """A marker: as much of a full circle, clockwise from the top."""
+    if share >= 1 - 1e-9:
+        return Path.circle((0, 0), 0.5)
+    arc = Path.wedge(90 - 360 * share, 90)
+    return Path(np.asarray(arc.vertices) / 2, arc.codes)
 
 
 def path_figure(curve: UtilityCurve, metric: Metric, target: float | None, chosen: ChosenEpsilon | None) -> str:

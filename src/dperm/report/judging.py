@@ -13,6 +13,9 @@ from dperm._types import Array
 
 _BINS = 10  # of probabilities, for calibration
 
+#: scores of classes with an order
+RANKS_OFF, MIDDLE_OFF = "mean error in ranks", "mean error in ranks, of the middle rank"
+
 
 @dataclass(frozen=True)
 class Judgement:
@@ -33,10 +36,17 @@ class Judgement:
 
 
 def judge_classes(
-    truth: NDArray[Any], answers: NDArray[Any], probabilities: Array | None, classes: list[Any], *, weighted: bool = False
+    truth: NDArray[Any],
+    answers: NDArray[Any],
+    probabilities: Array | None,
+    classes: list[Any],
+    *,
+    weighted: bool = False,
+    ordered: bool = False,
 ) -> Judgement:
     """Labels (n,) beside predicted ones (n,), and probabilities (n, K) of the classes in their order, where there are some.
-    `weighted`: the classes did not count alike, so that accuracy is not what the model was made for.
+    `weighted`: the classes did not count alike, so that accuracy is not what the model was made for. `ordered`: the classes stand
+    from the least to the greatest, and answers are judged by how many ranks they are off, too.
 
     ValueError for other shapes.
     """
@@ -57,20 +67,27 @@ def judge_classes(
         "most frequent class": majority,
         "balanced accuracy": float(np.nanmean(list(recalls.values()))),
     }
+    if ordered:
+        scores |= _rank_errors(truth, answers, classes)
     if probabilities is not None:
         auc = np.nan
         if len(classes) == 2 and len(present) == 2:
             auc = roc_auc_score(truth == classes[1], probabilities[:, 1])
         elif len(present) == len(classes) > 2:
-            auc = roc_auc_score(truth, probabilities, labels=classes, multi_class="ovr")
+            order = np.argsort(classes)  # in which scikit-learn expects them
+            auc = roc_auc_score(truth, probabilities[:, order], labels=np.array(classes)[order], multi_class="ovr")
         scores["AUC"] = float(auc)
-        scores["log loss"] = float(log_loss(truth, probabilities, labels=classes))
+        order = np.argsort(classes)
+        scores["log loss"] = float(log_loss(truth, probabilities[:, order], labels=np.array(classes)[order]))
         scores["calibration error"] = _calibration(right, probabilities.max(axis=1))
         if len(classes) == 2:
             scores[f"share of {classes[1]}"] = float(np.mean(truth == classes[1]))
             scores[f"mean probability of {classes[1]}"] = float(probabilities[:, 1].mean())
     warnings: list[str] = []
-    if accuracy < majority:
+    if ordered and scores[RANKS_OFF] > scores[MIDDLE_OFF]:
+        off = f"{scores[RANKS_OFF]:.3g} against {scores[MIDDLE_OFF]:.3g} ranks"
+        warnings.append(f"Further off than always saying the middle rank of these records: {off}.")
+    if accuracy < majority and not ordered:
         worse = f"Worse than always saying the most frequent class: {100 * accuracy:.1f} against {100 * majority:.1f} %."
         meant = " Its classes were weighted, which gives accuracy away for recall: judge it by its recalls and AUC."
         warnings.append(worse + (meant if weighted else ""))
@@ -82,6 +99,17 @@ def judge_classes(
     if never and len(classes) == 2 and not weighted:
         warnings.append(f"It recognises no {never[0]!r}: class_weight (--class-weight) makes errors on it count for more.")
     return Judgement(len(truth), scores, recalls, tuple(warnings))
+
+
+def _rank_errors(truth: NDArray[Any], answers: NDArray[Any], classes: list[Any]) -> dict[str, float]:
+    """Mean distances in ranks of answers (n,) from labels (n,), and of the records' own median class."""
+    order = np.argsort(classes)
+    ranks = [order[np.searchsorted(np.array(classes)[order], labels)] for labels in (truth, answers)]
+    middle = np.sort(ranks[0])[(len(truth) - 1) // 2]
+    return {
+        RANKS_OFF: float(np.abs(ranks[0] - ranks[1]).mean()),
+        MIDDLE_OFF: float(np.abs(ranks[0] - middle).mean()),
+    }
 
 
 def judge_numbers(truth: Array, answers: Array, *, quantile: float | None = None) -> Judgement:

@@ -16,6 +16,7 @@ from dperm.audit import AuditResult, overall
 from dperm.privacy import Certificate
 from dperm.report.advice import advise, shown_epsilon
 from dperm.report.candidates import CANDIDATES, DEFAULT
+from dperm.report.event_words import event_lines
 from dperm.report.figures import (
     excess_figure,
     noise_figure,
@@ -42,11 +43,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["upward"] = upward  # what is spent, or may happen
-    environment.filters["downward"] = downward  # what is left
-    environment.filters["number"] = lambda value: f"{value:.4g}"
-    environment.filters["words"] = _with_code
-    environment.filters["percent"] = lambda value: f"{100 * value:.1f}"
+    filters: dict[str, Any] = environment.filters
+    filters["upward"] = upward  # what is spent, or may happen
+    filters["downward"] = downward  # what is left
+    filters["number"] = lambda value: f"{value:.4g}"
+    filters["words"] = _with_code
+    filters["event_lines"] = event_lines
+    filters["percent"] = lambda value: f"{100 * value:.1f}"
     return environment
 
 
@@ -95,7 +98,7 @@ def _leaderboard(result: StudyResult, at: float) -> list[dict[str, Any]]:
 
 def _scores(result: StudyResult, at: float) -> dict[str, Any]:
     """All scores at one ε, of private models and of those without privacy."""
-    measures = measures_of(result.task.classes)
+    measures = measures_of(result.task.classes, result.task.ordered)
     cells = [*(result.cell(key, at) for key in ranked_keys(result, at)), *result.references]
     return {
         "at": at,

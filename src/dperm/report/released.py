@@ -23,7 +23,7 @@ from dperm.objectives.grouped import numbered
 from dperm.privacy import Assumption, Certificate, Event, Gaussian, Relation, calibrate
 from dperm.privacy.certificates import assumptions as statements
 from dperm.release import Channel, GaussianNoise
-from dperm.report.judging import Judgement
+from dperm.report.judging import MIDDLE_OFF, RANKS_OFF, Judgement
 
 Numbers = NDArray[np.integer]
 
@@ -61,6 +61,7 @@ class _Table:
     classes: tuple[str, ...]
     answers: Numbers  # (columns,)
     ordered: bool  # whether columns rise with the probability of the second class
+    ranked: bool = False  # whether the classes stand from the least to the greatest
 
     def scores(self, cells: Array) -> dict[str, float]:
         """Of cells (classes, columns); NaN for what the noise leaves undefined."""
@@ -71,8 +72,15 @@ class _Table:
             "records": total,
             "accuracy": _share(float(right.sum()), total),
             "most frequent class": _share(float(sizes.max()), total),
+            "above the most frequent class": float(right.sum() - sizes.max()) / total if total > 0 else math.nan,
             "balanced accuracy": float(np.mean(recalls)),
         }
+        if self.ranked:
+            ranks, middles = np.arange(len(self.classes)), np.cumsum(sizes)
+            middle = int(np.argmax(middles >= total / 2))
+            off = float((cells * np.abs(ranks[:, None] - self.answers)).sum())
+            found[RANKS_OFF] = off / total if total > 0 else math.nan
+            found[MIDDLE_OFF] = float(sizes @ np.abs(ranks - middle)) / total if total > 0 else math.nan
         if self.ordered:
             first, second = cells
             below = np.cumsum(first) - first / 2  # a pair in one column counts half
@@ -92,21 +100,23 @@ def release_class_scores(
     groups: Numbers | None = None,
     persons: Numbers | None = None,
     group_names: Sequence[str] = (),
+    ordered: bool = False,
     label: str = "",
     random_state: Any = None,
 ) -> ReleasedScores:
     """Scores of answers (n,), as numbers of `classes`, beside the truth (n,), within (ε, δ), and charged.
 
     `likely` (n,): of two classes, the second's probability, for the AUC, which is made of twenty bins of it. `groups` (n,)
-    numbers of `group_names`, which must be public: scores of each. `persons` (n,): whose each row is. ValueError, before
-    anything is charged, for what does not fit.
+    numbers of `group_names`, which must be public: scores of each. `persons` (n,): whose each row is. `ordered`: `classes` stand
+    from the least to the greatest, so that errors in ranks are made of the same counts. ValueError, before anything is charged,
+    for what does not fit.
     """
-    count, ordered = len(classes), likely is not None and len(classes) == 2
+    count, by_chance = len(classes), likely is not None and len(classes) == 2
     truth = _numbers("truth", truth, count, None)
     answers = _numbers("answers", answers, count, len(truth))
     if not len(truth) or count < 2:
         raise ValueError(f"Expected some records of at least two classes, got {len(truth)} of {count}.")
-    if ordered:
+    if by_chance:
         given = column("probabilities", likely, len(truth)).astype(np.float64)
         given = np.clip(np.nan_to_num(given, nan=0.5), 0.0, 1.0)
         places = np.minimum((given * _BINS).astype(np.intp), _BINS - 1)
@@ -125,7 +135,7 @@ def release_class_scores(
         table, moved, (epsilon, delta), Relation(relation), persons is not None, label, random_state
     )
     noisy = noisy.reshape(shape)
-    kind = _Table(tuple(classes), meant, ordered)
+    kind = _Table(tuple(classes), meant, by_chance, ordered)
     again = np.random.default_rng(0).normal(scale=std * math.sqrt(len(names)), size=(_DRAWS, *shape[1:]))
     scores, widths = _with_widths(kind.scores, noisy.sum(axis=0), again)
     found = {
@@ -145,13 +155,16 @@ def release_number_scores(
     epsilon: float,
     delta: float = 1e-5,
     relation: Relation | str = Relation.ADD_OR_REMOVE_ONE,
+    groups: Numbers | None = None,
     persons: Numbers | None = None,
+    group_names: Sequence[str] = (),
     label: str = "",
     random_state: Any = None,
 ) -> ReleasedScores:
     """R² and errors of answers (n,) beside the truth (n,), both clipped to the target's public range, within (ε, δ), and charged.
 
-    ValueError, before anything is charged, for what does not fit.
+    `groups`, `group_names` and `persons` as of `release_class_scores`. ValueError, before anything is charged, for what does not
+    fit.
     """
     low, high = checked_range(target_range, "the target")
     truth = column("targets", truth).astype(np.float64)
@@ -163,18 +176,42 @@ def release_number_scores(
     place = (np.clip(truth, low, high) - low) / (high - low)
     off = np.abs((np.clip(answers, low, high) - low) / (high - low) - place)
     rows = np.column_stack([np.ones(len(truth)), off, off**2, place, place**2])  # within [0, 1]: no rounding leads out of it
-    if persons is not None:
-        whose, sizes = _persons(persons, len(rows))
-        rows = np.stack([np.bincount(whose, column) / sizes for column in rows.T], axis=1)
-    _refuse_many(len(rows))
-    table = np.floor(rows * _FINE).sum(axis=0) / _FINE
-    moved = math.sqrt(5.0)  # replaced or not, also by a record that is left out: all entries are within [0, 1]
+    names = tuple(group_names) or ("",)
+    where = np.zeros(len(rows), dtype=np.intp) if groups is None else _numbers("groups", groups, len(names), len(rows))
+    table = _added(rows, where, len(names), persons)
+    # all entries of a record, or person, are within [0, 1], and each of the five adds up to 1 at most over the groups: what is
+    # left out, and what takes its place in the same group, differ by √5 at most, and in two groups by √(5 + 5)
+    moved = math.sqrt(10.0 if len(names) > 1 and Relation(relation) is Relation.REPLACE_ONE else 5.0)
     noisy, std, certificate = _released(
         table, moved, (epsilon, delta), Relation(relation), persons is not None, label, random_state
     )
-    again = np.random.default_rng(0).normal(scale=std, size=(_DRAWS, 5))
-    scores, widths = _with_widths(lambda sums: _number_scores(sums, high - low), noisy, again)
-    return ReleasedScores(_judged(scores), {}, widths, certificate)
+    noisy = noisy.reshape(len(names), 5)
+    again = np.random.default_rng(0).normal(scale=std * math.sqrt(len(names)), size=(_DRAWS, 5))
+
+    def scores_of(sums: Array) -> dict[str, float]:
+        return _number_scores(sums, high - low)
+
+    scores, widths = _with_widths(scores_of, noisy.sum(axis=0), again)
+    found = {
+        name: _with_widths(scores_of, part, again / math.sqrt(len(names)))
+        for name, part in zip(names, noisy, strict=True)
+        if group_names
+    }
+    parts = {name: _judged(part) for name, (part, _) in found.items()}
+    return ReleasedScores(_judged(scores), parts, widths, certificate, {name: each for name, (_, each) in found.items()})
+
+
+def _added(rows: Array, where: Numbers, groups: int, persons: Numbers | None) -> Array:
+    """(groups · 5,) sums of rows (n, 5) within [0, 1] over each group, or of persons the means of their rows; exact."""
+    shares = np.ones(len(rows))
+    if persons is None:
+        _refuse_many(len(rows))
+    else:
+        whose, sizes = _persons(persons, len(rows))
+        _refuse_many(len(sizes))
+        shares = 1.0 / sizes[whose]
+    parts = np.floor(rows * shares[:, None] * _FINE)
+    return np.stack([np.bincount(where, each, minlength=groups) for each in parts.T], axis=1).ravel() / _FINE
 
 
 def _number_scores(sums: Array, span: float) -> dict[str, float]:

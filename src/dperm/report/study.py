@@ -132,7 +132,7 @@ class StudyResult:
     @property
     def measure(self) -> Measure:
         """The score that ranks."""
-        return next(each for each in measures_of(self.task.classes) if each.name == self.metric)
+        return next(each for each in measures_of(self.task.classes, self.task.ordered) if each.name == self.metric)
 
     @property
     def keys(self) -> list[str]:
@@ -220,8 +220,8 @@ def run_study(
         records=count_of(dataset),
         rows=len(dataset),
         notes=(*_notes(dataset, study, left_out), *said),
-        metric=measures_of(task.classes)[0].name,
-        baseline=constant_score(task.classes, next(cell.mean for cell in cells if cell.mechanism == "constant")),
+        metric=measures_of(task.classes, task.ordered)[0].name,
+        baseline=constant_score(task, next(cell.mean for cell in cells if cell.mechanism == "constant")),
         cells=tuple(cells),
         seconds=time.perf_counter() - started,
         curve=curve,
@@ -256,6 +256,7 @@ def _task(dataset: Dataset, study: Study) -> Task:
         loss=Logistic() if classes else Squared(target_bound=1.0, radius=_REGRESSION_RADIUS / study.data_norm),
         features=dataset.features.shape[1],
         classes=classes,
+        ordered=dataset.ordered,
         data_norm=study.data_norm,
         intercept_scale=study.intercept_scale,
         relation=Relation(study.relation),

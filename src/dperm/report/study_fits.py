@@ -26,7 +26,16 @@ from dperm.release import Channel
 from dperm.report.candidates import DEFAULT, REFERENCES
 from dperm.report.kept import KeptResults, append_record
 from dperm.report.references import boosted_answers, boosted_splits, constant_answers, linear_reference
-from dperm.report.study_scores import measures_of, score_classes, score_numbers, score_without_copies
+from dperm.report.study_scores import (
+    FEWEST,
+    RANKS,
+    WITHOUT_COPIES,
+    measures_of,
+    score_classes,
+    score_numbers,
+    score_ranks,
+    score_without_copies,
+)
 from dperm.report.study_splits import split
 from dperm.report.workers import in_processes
 
@@ -116,6 +125,17 @@ class Shared:
         assert self.dataset.target_range is not None
         return self.dataset.target_range.centred.scaled(self.targets)
 
+    @cached_property
+    def places(self) -> NDArray[np.intp]:
+        """(K,) where each class, of the sorted ones, stands in the data set's order."""
+        return np.argsort(np.array(self.dataset.classes), kind="stable")
+
+    def learnt_by(self, objective: LinearObjective) -> Array:
+        """(n,) targets as this objective takes them: centred ranks, where its loss is of such."""
+        if not objective.loss.targets.ranked:
+            return self.learnt
+        return (self.places[self.targets] - (self.task.classes - 1) / 2).astype(np.float64)
+
     def record(self, fit: Fit) -> dict[str, Any]:
         """A result as a file of results has it."""
         text = json.dumps({"study": self.key, "event": self.event(fit.mechanism, fit.epsilon), **fit._asdict()}, default=_plain)
@@ -136,7 +156,8 @@ class Shared:
         """The linear model without privacy that minimises an objective on a split: many mechanisms share one."""
         what = repeat, replace(objective, public_size=None, strong_convexity=0.0)
         if what not in self._references:
-            self._references[what] = linear_reference(objective, records, self.task)
+            task = replace(self.task, classes=0) if objective.loss.targets.ranked else self.task
+            self._references[what] = linear_reference(objective, records, task)
         return self._references[what]
 
     def split(self, repeat: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -155,10 +176,19 @@ class Shared:
         if self.task.classes:
             threshold = float(np.mean(self.targets[train] == self.rarer))
             found = score_classes(truth, answers, self.rarer, threshold)
+            if self.task.ordered:
+                found |= score_ranks(self.places[truth], answers[:, np.argsort(self.places)])
         else:
             found = score_numbers(truth, answers)
         alone = self.alone(train, test)
-        return found if alone.all() else found | score_without_copies(truth, answers, alone)
+        if alone.all():
+            return found
+        if self.task.ordered:
+            if alone.sum() < FEWEST:
+                return found
+            ranked = score_ranks(self.places[truth[alone]], answers[alone][:, np.argsort(self.places)])
+            return found | {WITHOUT_COPIES: ranked[RANKS.name]}
+        return found | score_without_copies(truth, answers, alone)
 
 
 _worker: Shared
@@ -220,7 +250,7 @@ class _Held(NamedTuple):
 
 
 def _held(shared: Shared, objective: LinearObjective, train: NDArray[np.intp], test: NDArray[np.intp]) -> _Held:
-    features, groups, targets = shared.dataset.features, shared.dataset.groups, shared.learnt
+    features, groups, targets = shared.dataset.features, shared.dataset.groups, shared.learnt_by(objective)
     rows = replace(objective, unit=RECORD)  # answers are judged by themselves, whosever they are
     members = rows.records(features[train], targets[train])
     others = rows.records(features[test], targets[test])
@@ -260,7 +290,8 @@ def _private(shared: Shared, job: Job) -> Iterator[Fit]:
     objective = shared.made(job.mechanism, first)[1]
     held = _held(shared, objective, train, test)
     if objective.outputs == 1:  # the reference has no margin and no penalty on roughness, which depend on ε
-        objective = replace(objective, loss=task.loss if task.classes else objective.loss, roughness=None)
+        same = not task.classes or objective.loss.targets.ranked
+        objective = replace(objective, loss=objective.loss if same else task.loss, roughness=None)
     least = _risk(objective, held.members, shared.reference(objective, held.fitted, job.repeat), task)
     for epsilon in job.epsilons:
         assert epsilon is not None
@@ -285,7 +316,7 @@ def _fit(
     trace: dict[str, Any] | None = None,
 ) -> Fit:
     scores = shared.scores(answers, *parts)
-    ranking = scores[measures_of(shared.task.classes)[0].name]
+    ranking = scores[measures_of(shared.task.classes, shared.task.ordered)[0].name]
     return Fit(job.mechanism, epsilon, job.repeat, ranking, scores, excess, attack, trace or {})
 
 
@@ -293,7 +324,8 @@ def _answers(shared: Shared, objective: LinearObjective, records: Records, theta
     """Probabilities (n, K), or predictions (n,) in the target's units. Parameters that are not finite count as 0."""
     scores = np.nan_to_num(_predictions(objective, records, theta))
     if shared.task.classes:
-        return class_probabilities(objective, scores)
+        chances = class_probabilities(objective, scores)
+        return chances[:, shared.places] if objective.loss.targets.ranked else chances
     assert shared.dataset.target_range is not None
     return shared.dataset.target_range.centred.restored(scores)
 

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from dperm._types import Array
 from dperm.audit.statistics import area_under_curve
+from dperm.objectives import Task
 from dperm.report.judging import calibration_error, judge_numbers
 
 _LARGEST = 1e150  # of a prediction that is no number
 _LEAST = float(np.finfo(np.float64).eps)  # of a probability, for the log loss, as scikit-learn has it
-_FEWEST = 20  # held-out records without a copy, for a score of them
+FEWEST = 20  # held-out records without a copy, for a score of them
 
 #: The score on those held-out records that have no copy among the training records.
 WITHOUT_COPIES = "without copies"
@@ -86,6 +87,20 @@ _MORE = (
     Measure("AUC", "AUC", "AUC", "number", f"{AUC.meaning}; each class against the others, averaged", 0.5),
     LOG_LOSS,
 )
+RANKS = Measure(
+    "rank error saved", "Rank error saved", "Saved", "number",
+    "how much of the error in ranks of always saying the middle rank the model's median answer saves: 1 is all of it, 0 is none",
+    0.0,
+)  # fmt: skip
+_RANKS = (
+    RANKS,
+    Measure(
+        "mean error in ranks", "Mean error in ranks", "Ranks off", "number", "how many ranks the median answer is off, on average"
+    ),
+    ACCURACY,
+    BALANCED,
+    LOG_LOSS,
+)
 _NUMBERS = (
     R_SQUARED,
     Measure("mean absolute error", "Mean error", "Mean error", "target", "the mean distance of predictions from the truth (MAE)"),
@@ -99,14 +114,16 @@ _NUMBERS = (
 )
 
 
-def measures_of(classes: int) -> tuple[Measure, ...]:
-    """The scores of a task with so many classes (0: numbers); the first one ranks."""
+def measures_of(classes: int, ordered: bool = False) -> tuple[Measure, ...]:
+    """The scores of a task with so many classes (0: numbers), which may have an order; the first one ranks."""
+    if ordered:
+        return _RANKS
     return _TWO if classes == 2 else _MORE if classes else _NUMBERS
 
 
-def constant_score(classes: int, measured: float) -> float:
+def constant_score(task: Task, measured: float) -> float:
     """What a constant answer reaches by the score that ranks: what was `measured`, where that hangs on the classes held out."""
-    first = measures_of(classes)[0]
+    first = measures_of(task.classes, task.ordered)[0]
     return measured if first.chance is None else first.chance
 
 
@@ -141,6 +158,14 @@ def score_classes(truth: NDArray[np.intp], probabilities: Array, rarer: int, thr
     }
 
 
+def score_ranks(truth: NDArray[np.intp], probabilities: Array) -> dict[str, float]:
+    """Errors in ranks of the median class of probabilities (n, K), columns in the classes' order, beside ranks (n,)."""
+    answers = np.minimum((probabilities.cumsum(axis=1) < 0.5).sum(axis=1), probabilities.shape[1] - 1)
+    off = float(np.abs(answers - truth).mean())
+    middle = float(np.abs(np.sort(truth)[(len(truth) - 1) // 2] - truth).mean())
+    return {"mean error in ranks": off, RANKS.name: 1 - off / middle if middle > 0 else math.nan}
+
+
 def score_numbers(truth: Array, answers: Array) -> dict[str, float]:
     """Scores of predictions (n,) beside targets (n,), both in the target's units."""
     found = judge_numbers(truth, np.nan_to_num(answers, nan=0.0, posinf=_LARGEST, neginf=-_LARGEST)).scores
@@ -149,7 +174,7 @@ def score_numbers(truth: Array, answers: Array) -> dict[str, float]:
 
 def score_without_copies(truth: NDArray[Any], answers: Array, alone: NDArray[np.bool_]) -> dict[str, float]:
     """The score that ranks, on the held-out records that are `alone` (n,): without a copy among the training records."""
-    if alone.sum() < _FEWEST:
+    if alone.sum() < FEWEST:
         return {}
     if answers.ndim == 1:
         return {WITHOUT_COPIES: score_numbers(truth[alone], answers[alone])["R²"]}

@@ -68,7 +68,7 @@ def result_table(result: StudyResult, console: Console | None = None) -> None:
 
 def _scores_table(result: StudyResult, epsilon: float, console: Console) -> None:
     """Print all scores of the first two private models at one ε, and of those without privacy."""
-    measures = measures_of(result.task.classes)
+    measures = measures_of(result.task.classes, result.task.ordered)
     units = f" ({', '.join(each.short for each in measures if each.unit == 'percent')} in %)"
     if not result.task.classes:
         units = f", errors in the units of {repr(result.target) if result.target else 'the target'}"

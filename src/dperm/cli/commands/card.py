@@ -25,13 +25,13 @@ class CardOptions(model_card.CardOptions):
 
 
 def card(asked: CardOptions) -> None:
-    """The page for whoever signs: what it is of, what was spent and is left, on what assumptions, what an attacker could do.
+    """A page for the people who sign: who is protected, how strongly, on what assumptions, how good it is, how to check that.
     What was spent is told by the spend log of this machine, where the model's charge is in it. --json: the same as JSON.
 
     \b
     Examples:
       dperm card model.json -o card.html
-      dperm card model.json --audit audit.json --purpose "Triage in ward 3" --budget 3
+      dperm card model.json --audit audit.json --scores scores.json --purpose "Triage in ward 3" --budget 3
     """
     found = model_card.card(asked)
     if asked.as_json:

@@ -92,7 +92,7 @@ def _model(asked: EffectsOptions) -> tuple[SavedModel, Schema]:
     if schema is None:
         raise ValueError(f"Expected a model of a table with a schema, got {asked.model}: its features have no names.")
     known = list(getattr(saved.fitted, "classes_", ()))
-    if asked.label is None and len(known) > 2:
+    if asked.label is None and len(known) > 2 and len(getattr(saved.fitted, "coef_", ())) > 1:
         raise ValueError(f"Expected --label, one of {', '.join(map(str, known[:8]))}: each class has effects of its own.")
     return saved, schema
 

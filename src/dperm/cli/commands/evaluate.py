@@ -129,7 +129,7 @@ def _read(asked: EvaluateOptions) -> tuple[Evaluation, Callable[[], None]]:
             table = table.without(wrong)
         dataset = data.load(asked.source, schema) if table is None else data.Dataset.of(table, schema)
     else:
-        dataset, _ = data.read_dataset(asked.source, indices=saved.extra.get("indices"))
+        dataset, _ = data.read_dataset(asked.source, **saved.as_read)
     groups = None
     if asked.by is not None:
         if table is None or asked.by not in table.frame.columns:
@@ -143,7 +143,9 @@ def _read(asked: EvaluateOptions) -> tuple[Evaluation, Callable[[], None]]:
             left_out = [f"Left out: {len(wrong):,}. Row {row + 1}: {why}." for row, why in [*wrong.items()][:1]]
             told_of_rows(table, schema, public=asked.test_data == "public", left_out=left_out)
 
-    return Evaluation(saved.fitted, dataset, schema, saved.target_range, asked.by, groups), told_rows
+    ranges: dict[str, Any] = {"target_range": saved.target_range, "range_is_public": saved.range_is_public}
+    test = Evaluation(saved.fitted, dataset, schema, by=asked.by, groups=groups, model_sha256=saved.sha256, **ranges)
+    return test, told_rows
 
 
 def _tell_released(asked: EvaluateOptions, found: dict[str, Any], name: str, older: Path | None) -> None:
@@ -160,7 +162,7 @@ def _tell_released(asked: EvaluateOptions, found: dict[str, Any], name: str, old
     for group, part in found.get("by", {}).items():
         first, value = next(iter(part["scores"].items()))
         width = part["half_widths"].get(first)
-        score = "hidden by the noise" if value is None else f"{first} {value:.3f} ± {width:.3f}"
-        say(f"  {asked.by} = {group}: {score} of about {part['records']:,} {who}")
+        score = f"{first} hidden by the noise," if value is None else f"{first} {value:.3f} ± {width:.3f} of"
+        say(f"  {asked.by} = {group}: {score} about {part['records']:,} {who}")
     price = f"epsilon = {upward(cost['epsilon'])} at delta = {upward(cost['delta'], 2)}"
     say(f"They cost {price}, charged to {name!r}; see {asked.output}.{told_kept(older)}")

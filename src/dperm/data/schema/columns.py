@@ -36,7 +36,7 @@ _PARTS = ("year", "month", "weekday", "hour")
 _USUAL_PARTS = _PARTS[:3]
 _MISSING = -2  # in place of a category
 _SCALES = ("linear", "log", "cyclic")
-MEASURES = ("amount", "count")  # what a target that is a number may be
+MEASURES = ("amount", "count", "ordinal")  # what a target may be: a number of the first two kinds, or labels with an order
 _DECADES = 1000.0  # a range that spans as much is logarithmic where nothing is said of it
 OTHER = "(other)"
 _FEWEST, _MOST = 3, 200  # knots
@@ -78,7 +78,8 @@ class Column:
     its fraction, "month" and "hour" as cycles, "weekday".
     `read`: entries that stand for something else, for a number, a category, a label, or, None, for a missing value. `note` is for
     the people who edit the schema. `range` of a label: that of a target that is a number, which the schema then holds as its
-    `target_range`. `measure` of such a label: an "amount", or a "count" (of visits, of days). "": an amount.
+    `target_range`. `measure` of such a label: an "amount", or a "count" (of visits, of days). "": an amount. Of labels:
+    "ordinal" where the schema's classes stand in their order, from the least to the greatest.
     `also_reads`: further forms that numbers are written in, see `written_forms.FORMS`. `column`: the table's column that it is
     made of, where that has another name. `split`, of a number: a mark between several numbers in each entry, such as / in 120/80,
     of which it is the one of number `piece`, from 1.
@@ -94,7 +95,7 @@ class Column:
     format: str = ""
     parts: tuple[str, ...] = ()
     read: Mapping[str, str | float | None] = field(default_factory=dict[str, "str | float | None"])
-    measure: Literal["", "amount", "count"] = ""
+    measure: Literal["", "amount", "count", "ordinal"] = ""
     also_reads: tuple[str, ...] = ()
     column: str = ""
     split: str = ""
@@ -131,8 +132,7 @@ class Column:
             object.__setattr__(self, "range", checked_range(self.range, f"the target {self.name!r}"))
         if self.measure not in ("", *MEASURES) or (self.measure and self.type != "label"):
             raise SchemaError(
-                f"Expected measure of {' or '.join(MEASURES)}, of a target that is a number, got {self.measure!r} for "
-                f"{self.name!r}."
+                f"Expected measure of {', '.join(MEASURES)} or none, of a target, got {self.measure!r} for {self.name!r}."
             )
         if self.type == "category" and len(set(self.categories)) != max(1, len(self.categories)):
             raise SchemaError(f"Expected distinct categories for column {self.name!r}, got {list(self.categories)!r}.")

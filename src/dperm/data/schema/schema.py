@@ -126,17 +126,28 @@ class Schema:
                 "Expected either classes, the labels of a target, or a range in the target's row, of a target that is a number."
             )
         if given is None:
-            if label.measure:
-                raise SchemaError(f"Expected no measure of the target {self.target!r}, which has labels, got {label.measure!r}.")
+            if label.measure not in ("", "ordinal") or (label.measure and not self.classes):
+                raise SchemaError(
+                    f"Expected no measure of the target {self.target!r}, which has labels, or ordinal where classes have an "
+                    f"order, got {label.measure!r}."
+                )
             return
+        if label.measure == "ordinal":
+            raise SchemaError(f"Expected classes of the target {self.target!r}, in their order, for the measure ordinal.")
         low, high = checked_range(given, "the target")
         if label.measure == "count" and low < 0:
             raise SchemaError(f"Expected counts from 0 or above in the target {self.target!r}, got the range {[low, high]}.")
         kind = CountRange if label.measure == "count" else TargetRange
         object.__setattr__(self, "target_range", kind(low, high))
 
-    def measured_as(self, measure: Literal["amount", "count"]) -> Schema:
-        """The same, its target a number of this kind. SchemaError for labels, and for counts below 0."""
+    @property
+    def ordered(self) -> bool:
+        """Whether the target's labels have an order: that of `classes`."""
+        return bool(self.classes) and self.label.measure == "ordinal"
+
+    def measured_as(self, measure: Literal["amount", "count", "ordinal"]) -> Schema:
+        """The same, its target a number of this kind, or labels in the order of `classes`. SchemaError for labels that are to be
+        numbers, for numbers that are to be labels, and for counts below 0."""
         columns = (replace(column, measure=measure) if column.name == self.target else column for column in self.columns)
         return replace(self, columns=tuple(columns))
 

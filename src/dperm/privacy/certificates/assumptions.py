@@ -66,6 +66,9 @@ SCHEMA = Assumption(
     "stated",
     "schema",
 )
+#: of files without a schema, whose target's range is stated beside them
+TARGET_RANGE = Assumption("The range of the target was known without the records.", "caller", "stated", "target range")
+
 #: in the public fact "units" where what is protected are clients, on whose records local models are trained
 CLIENTS = "clients"
 

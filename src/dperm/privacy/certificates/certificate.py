@@ -273,6 +273,11 @@ class Certificate:
         assumptions = tuple(replace(item, checked=checked) if item.key == key else item for item in self.assumptions)
         return replace(self, assumptions=assumptions)
 
+    def restated(self, *instead: Assumption) -> Certificate:
+        """A copy in which these stand in the places of the assumptions of their keys. It adds none."""
+        by_key = {item.key: item for item in instead}
+        return replace(self, assumptions=tuple(by_key.get(item.key, item) for item in self.assumptions))
+
     def not_charging(self, *more: str) -> Certificate:
         """A copy that names more of what is not charged."""
         return replace(self, not_charged=tuple(dict.fromkeys((*self.not_charged, *more))))

@@ -1,0 +1,125 @@
+"""Labels with an order, by the schema: `train` learns the order, `evaluate` and `compare` judge by ranks, the card says it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dperm.data import Column, Dataset, Schema
+from dperm.data.schema.schema import usual_knots
+from dperm.estimators import model_from_json
+from dperm.report.judging import judge_classes
+from dperm.report.released import release_class_scores
+from dperm.report.study_scores import measures_of, score_ranks
+from helpers.commands import dperm
+
+ORDER = ["none", "mild", "severe", "worst"]
+RNG = np.random.default_rng(0)
+N = 2000
+AGE = RNG.uniform(0, 100, N).round(2)
+RANKS = np.digitize(AGE / 12 - 4 + RNG.logistic(size=N), [-1.5, 0.5, 3])
+COLUMNS = (Column("age", "number", (0.0, 100.0)), Column("pain", "label", measure="ordinal"))
+SCHEMA = Schema("pain", "pain", COLUMNS, tuple(ORDER), curves=5)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ordered")
+    pd.DataFrame({"age": AGE, "pain": np.array(ORDER)[RANKS]}).to_csv(folder / "t.csv", index=False)
+    (folder / "s.json").write_text(SCHEMA.to_json())
+    dperm("train", folder / "t.csv", "--schema", folder / "s.json", "--epsilon", "4", "-o", folder / "m.json")
+    return folder
+
+
+def test_the_schema_chooses_the_model_and_its_order(table: Path) -> None:
+    again = dperm("train", table / "t.csv", "--schema", table / "s.json", "-o", table / "n.json").stdout
+    assert "ordinal regression (cumulative logits), for the schema declares 4 labels with an order" in again
+    model, _ = model_from_json((table / "m.json").read_text())
+    assert type(model).__name__ == "DPOrdinalClassifier" and list(model.classes_) == ORDER
+    unordered = table / "u.json"
+    unordered.write_text(
+        json.dumps(json.loads(SCHEMA.to_json()) | {"columns": [vars_of(COLUMNS[0]), {"name": "pain", "type": "label"}]})
+    )
+    train = ("train", table / "t.csv", "--schema", unordered, "-o", table / "v.json")
+    assert '"measure": "ordinal"' in dperm(*train, "--model", "ordinal", expect=1).stderr
+    assert "logistic regression" in dperm(*train).stdout
+
+
+def vars_of(column: Column) -> dict[str, Any]:
+    return {"name": column.name, "type": column.type, "range": list(column.range or ())}
+
+
+def test_it_is_judged_by_ranks(table: Path) -> None:
+    evaluate = ("evaluate", table / "m.json", table / "t.csv", "--test-data")
+    exact = json.loads(dperm(*evaluate, "private", "--json").stdout)["scores"]
+    model, _ = model_from_json((table / "m.json").read_text())
+    answers = model.predict(Dataset.of(pd.read_csv(table / "t.csv"), SCHEMA).features)
+    off = np.abs(np.array([ORDER.index(label) for label in answers]) - RANKS).mean()
+    assert exact["mean error in ranks"] == pytest.approx(off)
+    assert exact["mean error in ranks"] < 0.6 * exact["mean error in ranks, of the middle rank"]
+    scores = table / "scores.json"
+    dperm(*evaluate, "released", "--epsilon", "2", "-o", scores)
+    noisy = json.loads(scores.read_text())
+    for name in ("mean error in ranks", "mean error in ranks, of the middle rank"):
+        assert noisy["scores"][name] == pytest.approx(exact[name], abs=3 * noisy["half_widths"][name])
+    dperm("card", table / "m.json", "--scores", scores, "-o", table / "card.html")
+    page = (table / "card.html").read_text()
+    assert "Better than always giving the middle rank. It is off by" in page and "none, mild, severe, worst" in page
+
+
+def test_effects_are_those_of_the_score(table: Path) -> None:
+    effects = ("effects", table / "m.json", "-o", table / "e.html", "--json")
+    up, down = (json.loads(dperm(*effects, *more).stdout)["columns"][0]["heights"] for more in ((), ("--label", "none")))
+    assert up[-1] > up[0] + 1 and np.allclose(up, np.negative(down))
+    assert "an end of the order, none or worst" in dperm(*effects, "--label", "mild", expect=1).stderr
+
+
+def test_compare_puts_the_ordinal_model_first_and_judges_by_ranks(table: Path) -> None:
+    page = table / "r.html"
+    told = dperm(
+        "compare", table / "t.csv", "--schema", table / "s.json", "--mechanisms", "auto,output", "--epsilons", "1",
+        "--repeats", "2", "--jobs", "1", "--no-boosting", "-o", page,
+    ).stdout  # fmt: skip
+    assert "rank error saved" in told and "always the middle rank" in " ".join(told.split())
+    (default,) = [line for line in told.splitlines() if line.strip().startswith("Default") and "±" in line]
+    assert float(default.split()[1].partition("±")[0]) > 0.4
+
+
+def test_an_order_is_of_labels_alone() -> None:
+    for columns, classes in (((COLUMNS[0], Column("pain", "label", (0.0, 9.0), measure="ordinal")), ()),
+                             ((COLUMNS[0], Column("pain", "label", measure="count")), tuple(ORDER))):  # fmt: skip
+        with pytest.raises(ValueError, match="measure"):
+            Schema("pain", "pain", columns, classes)
+    assert SCHEMA.ordered and not Schema("p", "pain", (COLUMNS[0], Column("pain", "label")), tuple(ORDER)).ordered
+    assert Schema.from_dict(json.loads(SCHEMA.to_json())).ordered
+    assert usual_knots(SCHEMA, 1.0, 1e-5, 10_000) >= usual_knots(SCHEMA.measured_as("ordinal"), 0.1, 1e-5, 1000)
+
+
+def test_errors_in_ranks_follow_the_order_and_not_the_alphabet() -> None:
+    truth, answers = np.array(["none", "mild", "worst", "worst"]), np.array(["none", "severe", "none", "worst"])
+    chances = np.eye(4)[[ORDER.index(label) for label in answers]]
+    found = judge_classes(truth, answers, chances, ORDER, ordered=True)
+    assert found.scores["mean error in ranks"] == (0 + 1 + 3 + 0) / 4
+    assert found.scores["mean error in ranks, of the middle rank"] == (1 + 0 + 2 + 2) / 4
+    assert "mean error in ranks" not in judge_classes(truth, answers, chances, ORDER).scores
+    far = judge_classes(truth, np.array(["worst", "worst", "none", "none"]), None, ORDER, ordered=True)
+    assert any("Further off than always saying the middle rank" in warning for warning in far.warnings)
+    measured = score_ranks(np.array([0, 1, 3, 3]), chances)
+    assert measured == {"mean error in ranks": 1.0, "rank error saved": 1 - 1.0 / 1.25}
+    assert [each.name for each in measures_of(4, True)][:2] == ["rank error saved", "mean error in ranks"]
+
+
+def test_released_errors_in_ranks_are_within_their_intervals() -> None:
+    truth = RNG.integers(0, 4, 4000)
+    answers = np.clip(truth + RNG.integers(-1, 2, 4000), 0, 3)
+    exact = np.abs(truth - answers).mean()
+    held = 0
+    for seed in range(20):
+        found = release_class_scores(truth, answers, None, ORDER, ordered=True, epsilon=0.5, random_state=seed)
+        held += abs(found.whole.scores["mean error in ranks"] - exact) <= found.widths["mean error in ranks"]
+    assert held >= 16
