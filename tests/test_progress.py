@@ -61,13 +61,13 @@ def classifier(**settings: Any) -> DPLogisticRegression:
         (lambda: classifier(mechanism=GreedyCoordinate(steps=3)).fit(X, LABELS), "Training: 1 of 3"),
         (lambda: DPRidge(public_size=N, delta=1e-3).fit(X, X[:, 0]), "Training: 1 of "),
         (lambda: classifier(mechanism=Output()).fit(X, LABELS), "Training: 0 s"),
-        (lambda: DPBagging(classifier(), members=2, delta=1e-3).fit(X, LABELS), "Training members: 1 of 2"),
+        (lambda: DPBagging(classifier(mechanism="output"), members=2, delta=1e-3).fit(X, LABELS), "Training members: 1 of 2"),
         (lambda: Refits.of(classifier().fit(X, LABELS), dataset(), 2, random_state=0), "Training again: 1 of 2"),
         (
             lambda: run_study(dataset(), Study(epsilons=(1.0,), mechanisms=("output",), repeats=1, boosting=False)),
             "Comparing: 1 of ",
         ),
-        (lambda: attack(Training.of_mechanism(*classifier().mechanism_for(3)), trials=200), "Attacking: "),
+        (lambda: attack(Training.of_mechanism(*classifier(mechanism="output").mechanism_for(3)), trials=200), "Attacking: "),
         (lambda: classifier().epsilon_path(X, LABELS, draws=1, low=1.0, high=2.0), "Following epsilon: 0 s"),
         (lambda: search("each once"), "Searching: 1 of 2"),
     ],
@@ -86,7 +86,9 @@ def dataset() -> Dataset:
 
 
 def search(how: Any) -> DPSearch:
-    found = DPSearch(classifier(public_size=None), {"data_norm": [1.0, 2.0]}, epsilon=8.0, delta=1e-3, how=how)
+    found = DPSearch(
+        classifier(public_size=None, mechanism="output"), {"data_norm": [1.0, 2.0]}, epsilon=8.0, delta=1e-3, how=how
+    )
     return found.fit(X, LABELS, held_out=(X, LABELS))
 
 

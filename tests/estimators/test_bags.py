@@ -111,7 +111,7 @@ def test_nothing_is_warned_of_after_the_charge() -> None:
     said: list[tuple[str, int]] = []
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        bag = DPBagging(MODEL, members=2).fit(X, LABELS, sample_weight=weights)
+        bag = DPBagging(clone(MODEL).set_params(mechanism="output"), members=2).fit(X, LABELS, sample_weight=weights)
     said = [(str(each.message), len(SpendLog.current().charges())) for each in seen]
     assert len(said) == 1 and "weights are above 1" in said[0][0]
     assert len(bag.estimators_) == 2

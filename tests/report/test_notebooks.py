@@ -101,7 +101,8 @@ def test_no_text_of_a_certificate_is_html() -> None:
 def test_a_comparison_shows_advice_scores_and_whom_it_is_for() -> None:
     shown = study()._repr_html_()
     assert "NOT PRIVATE: for the data holder alone" in shown
-    assert "ε = 1</th>" in shown and "Objective perturbation, sharp" in shown and "Linear model, without privacy" in shown
+    assert "ε = 1</th>" in shown
+    assert "Objective perturbation, sharp" in shown and "Linear model, without privacy" in shown
     assert len(re.findall("<tr>", shown)) == 5
     assert "promises at ε = " in shown and "What you answer for" in shown
 
