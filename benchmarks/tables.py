@@ -37,6 +37,20 @@ EPSILONS, DELTA, TEST = (0.5, 1.0, 4.0), 1e-5, 0.2
 SMALL, MANY, FEW = 7000, 20, 5  # rows, and the splits of tables below and above
 LARGEST = 50_000  # rows: of larger tables so many, drawn once
 
+ABOUT = """Each model is trained on the same random splits, a fifth of the persons or rows held out; rows that are alike in every
+column and the target are on one side. δ is 10⁻⁵ and public. "Default" is what `dperm train` fits where nothing is chosen, which
+takes the number of records as private; "n public" is the same with that number stated; the other mechanisms have it stated, too,
+and are the ones that the default chooses among for some target. Schemas were written from the documentation of the tables, but
+for the messy export, whose schema is what `dperm data propose` reads off it, confirmed unchanged as with a public copy.
+
+DP-EBM (interpret-core 0.7.8, its own settings) gets the same ranges (`privacy_bounds`, `privacy_target_min` and `_max`), kinds of
+columns, ε and δ; it finds categories for a part of its budget, and has no form for more than two classes. diffprivlib 0.6.6 gets
+features on [0, 1] by the same ranges, with one for each category, and `data_norm`, or bounds of features and target; it spends ε
+with δ = 0. Both know no persons of several rows: of each person they get one row, drawn at random, and so have the guarantee that
+dperm has. The linear model and gradient boosting are scikit-learn's, without privacy, on straight features. R² is in the target's
+units; of none of the models answers are cut to the range. Command: `python benchmarks/tables.py`, then
+`python benchmarks/tables_report.py`."""
+
 
 @dataclass(frozen=True)
 class Way:
