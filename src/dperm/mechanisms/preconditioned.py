@@ -86,6 +86,15 @@ class PreconditionedDescent(Mechanism):
     def paper(self) -> str:
         return "dperm, docs/regression.md; Dwork, Talwar, Thakurta, Zhang 2014 (the Gram matrix); exact Gaussian composition"
 
+    @property
+    def forewarning(self) -> str:
+        if self.steps:
+            return ""
+        return (
+            f"So few records ({self.public_size:,}) at this epsilon let nothing be learnt but the mean of the target: every "
+            "answer will be the same. More records, a larger epsilon or fewer columns would help."
+        )
+
     def _noise_of(self, share: float) -> float:
         """The noise multiplier that this share of the squared budget buys."""
         return self.noise_multiplier / math.sqrt(share)

@@ -39,8 +39,9 @@ def train(asked: TrainOptions) -> None:
             job = until_written.enter_context(prepared_training(asked, bar))
         if not asked.as_json:
             told_to_holder(job.dataset, job.kind.row_norm(asked), asked.delta, asked.public_size)
-            if chosen := job.model_chosen():
-                say(chosen)
+            for said in (job.model_chosen(), job.forewarning()):
+                if said:
+                    say(said)
         if asked.dry_run:
             _tell_foreseen(job)
             return
