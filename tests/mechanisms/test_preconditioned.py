@@ -74,6 +74,8 @@ def test_what_it_costs() -> None:
     release = made.release(objective, objective.records(RNG.normal(size=(60, 3)), RNG.normal(size=60)), Channel.open(recorder))
     assert [len(item.query) for item in recorder.recording.releases] == [10, 1, 1, 4, 1, *[4] * (steps - 1)]
     assert release.certificate.accountant == "exact Gaussian"
+    assert made.released_kinds == {"Gram matrix", "sum of targets", "sum of squared residuals", "sum of gradients"}
+    assert made.forewarning == ""
 
 
 def test_where_the_signal_is_weak_the_mean_is_all_that_is_released() -> None:
