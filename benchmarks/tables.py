@@ -48,7 +48,8 @@ columns, ε and δ; it finds categories for a part of its budget, and has no for
 features on [0, 1] by the same ranges, with one for each category, and `data_norm`, or bounds of features and target; it spends ε
 with δ = 0. Both know no persons of several rows: of each person they get one row, drawn at random, and so have the guarantee that
 dperm has. The linear model and gradient boosting are scikit-learn's, without privacy, on straight features. R² is in the target's
-units; of none of the models answers are cut to the range. Command: `python benchmarks/tables.py`, then
+units; of none of the models answers are cut to the range. "—": not there, or not run: on Bank and ACS income dperm's other
+mechanisms are in accuracy.md and regression.md, and DP-EBM on Adult and Bank in additive.json. Command: `python benchmarks/tables.py`, then
 `python benchmarks/tables_report.py`."""
 
 

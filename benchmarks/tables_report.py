@@ -95,6 +95,8 @@ def behind(found: Found, own: str, rivals: Sequence[str] | None, allowed: bool) 
                 named = [each for each in named if (table, each, epsilon, score) in found.cells]
                 errors = float(-norm.ppf(_BEYOND / max(1, len(named))))
                 for rival in named:
+                    if len(found.cells[table, rival, epsilon, score]) < 3:
+                        continue  # interrupted: nothing is said of chance
                     lead, error, splits = found.lead(table, rival, own, epsilon, score)
                     count += 1
                     if lead - (ALLOWED[score] if allowed else 0.0) > errors * error:
