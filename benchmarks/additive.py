@@ -37,7 +37,7 @@ EPSILONS, DELTA = (0.1, 0.5, 1.0, 2.0, 4.0), 1e-5
 def table(name: str) -> tuple[pd.DataFrame, Schema]:
     """Records without gaps, and their public schema."""
     schema, entry = schema_of(name), registry._description(name)
-    frame = pd.concat([registry._read(item, entry, schema) for item in entry["files"]], ignore_index=True)
+    frame = pd.concat([registry._read(item, entry, schema).frame for item in entry["files"]], ignore_index=True)
     frame = frame.loc[SchemaEncoder(schema, frame).usable].reset_index(drop=True)
     return frame, schema
 

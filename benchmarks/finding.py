@@ -43,7 +43,7 @@ def main(repeats: int) -> None:
     cells: dict[str, Any] = {}
     for name in ("adult", "bank"):
         public, entry = schema_of(name), registry._description(name)
-        frame = pd.concat([registry._read(item, entry, public) for item in entry["files"]], ignore_index=True)
+        frame = pd.concat([registry._read(item, entry, public).frame for item in entry["files"]], ignore_index=True)
         frame[public.target] = public._targets(frame[public.target])
         scores: dict[str, list[float]] = {}
         for repeat in range(repeats):

@@ -154,3 +154,15 @@ def test_a_model_in_the_targets_units_is_not_scaled_again(tmp_path: Path) -> Non
         done = dperm("predict", kept, table, "-o", tmp_path / f"{code}.csv", expect=code)
         assert ("answers in the target's own units" in done.stderr) == bool(code)
     assert abs(pd.read_csv(tmp_path / "0.csv")["prediction"].mean() - VISITS.mean()) < 0.5
+
+
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+def test_what_so_few_records_will_come_to_is_said_before_the_charge(tmp_path: Path, relation: str) -> None:
+    """Where the number of records is public, by it."""
+    table, schema = files(tmp_path, "visits", AMOUNT)
+    FRAME[:40].to_csv(table, index=False)
+    asked = ["train", table, "--schema", schema, "--epsilon", 0.1, "--relation", relation, "--dry-run"]
+    told = dperm(*asked, *(["--public-size", 40] if relation == "add_or_remove_one" else [])).stdout
+    assert "So few records (40) at this epsilon let nothing be learnt but the mean" in " ".join(told.split())
+    assert "nothing be learnt" not in dperm(*asked[:4], "--epsilon", 8, *asked[6:], "--public-size", 40).stdout
+    assert SpendLog.current().charges() == []

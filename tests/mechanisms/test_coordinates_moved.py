@@ -123,27 +123,43 @@ def test_coordinates_move_by_the_sensitivity(relation: Relation) -> None:
     assert found[0][0].sensitivity == pytest.approx(NORM**2 * (1 if relation is ADD else math.sqrt(2)), rel=1e-5)
 
 
+def descent(**changes: Any) -> PreconditionedDescent:
+    settings = {"steps": 4, "step_size": 1e-9, "floor": 1.0, "kappa": 0.01, "noise_multiplier": 3.0, "mean_share": 0.1}
+    return PreconditionedDescent(budget=BUDGET, public_size=6, **settings | changes)
+
+
+@pytest.mark.parametrize("most", [1.0, 2.0])
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
-def test_preconditioned_releases_move_by_the_sensitivity(relation: Relation) -> None:
-    """Of the Gram matrix: rows at right angles. Of the squared residuals: the largest, and none. Of steps: the longest row with a
-    residual beyond the clip, and with the opposite one."""
-    objective = LinearObjective(Squared(1.0, 5.0), 3, data_norm=NORM, public_size=6, relation=relation, radius=5.0)
-    mechanism = PreconditionedDescent(
-        budget=BUDGET, steps=4, step_size=1e-9, floor=1.0, kappa=0.01, noise_multiplier=3.0, public_size=6
-    )
-    pairs = (((ALONG, 1.0), (ACROSS, 1.0)), ((EVEN, 1.0), (EVEN, 0.0)), ((EVEN, 1.0), (EVEN, -1.0)))
+def test_preconditioned_releases_move_by_the_sensitivity(relation: Relation, most: float) -> None:
+    """Of the Gram matrix: rows at right angles. Of the squared residuals: the largest, and none. Of the mean and of steps: the
+    longest row with a residual beyond the clip, and with the opposite one."""
+    settings: Any = {"data_norm": NORM, "public_size": 6, "relation": relation, "radius": 5.0, "intercept_scale": 1e-3}
+    objective = LinearObjective(Squared(most, 5.0), 3, **settings)
+    mechanism = descent()
+    pairs = (((ALONG, most), (ACROSS, most)), ((EVEN, most), (EVEN, 0.0)), ((EVEN, most), (EVEN, -most)))
     runs = [moved(mechanism, objective, *pair) for pair in pairs]
     assert all(charged_as_asked(mechanism, objective, run) for run in runs)
-    assert runs[0][2][0].query == pytest.approx([6.0], rel=1e-5)  # near θ = 0 each of six residuals is a target, ±1
-    gram, first, scale, *steps = (max(run[place][1] for run in runs) for place in range(6))
-    for distance in (gram, first, scale, *steps):
-        assert 0.9999 < distance <= 1
+    assert runs[0][1][0].query == pytest.approx([1 + most])  # of SIGNS and the record
+    # near the start, a mean of 0 in the trials, each of six residuals is a target
+    assert runs[0][2][0].query == runs[0][4][0].query == pytest.approx([5 + most**2], rel=0.02)
+    found = [max(run[place][1] for run in runs) for place in range(8)]
+    for distance in found:
+        assert 0.98 < distance <= 1  # a mean that is not quite 0 takes a hundredth of what replaced squares move by
+
+
+@pytest.mark.parametrize("most", [1.0, 2.0])
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+def test_a_mean_alone_moves_by_the_sensitivity(relation: Relation, most: float) -> None:
+    settings: Any = {"data_norm": NORM, "public_size": 6, "relation": relation, "intercept_scale": 0.5}
+    objective = LinearObjective(Squared(most), 3, **settings)
+    found = moved(descent(steps=0), objective, (EVEN, most), (EVEN, -most))
+    assert charged_as_asked(descent(steps=0), objective, found)
+    ((question, distance),) = found
+    assert question.sensitivity == pytest.approx(most if relation is ADD else 2 * most, rel=1e-6) and 0.9999 < distance <= 1
 
 
 def test_an_absent_record_moves_no_release_of_preconditioned_descent() -> None:
-    objective = LinearObjective(Squared(1.0, 5.0), 3, data_norm=NORM, public_size=6, radius=5.0)
-    mechanism = PreconditionedDescent(
-        budget=BUDGET, steps=3, step_size=0.1, floor=1.0, kappa=1.0, noise_multiplier=3.0, public_size=6
-    )
+    objective = LinearObjective(Squared(1.0, 5.0), 3, data_norm=NORM, public_size=6, radius=5.0, intercept_scale=0.5)
+    mechanism = descent(steps=3, step_size=0.1, kappa=1.0)
     found = moved(mechanism, objective, (np.full(3, np.nan), 1.0), (ALONG, 1.0))
-    assert [distance for _, distance in found] == [0.0] * 5
+    assert [distance for _, distance in found] == [0.0] * 7

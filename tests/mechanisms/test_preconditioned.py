@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,20 +57,76 @@ def test_it_is_ahead_of_plain_descent_where_features_differ() -> None:
 def test_what_it_costs() -> None:
     made, objective = Preconditioned().build(task(), BUDGET)
     assert isinstance(made, PreconditionedDescent)
-    noise, steps = made.noise_multiplier, made.steps
+    noise, steps, mean = made.noise_multiplier, made.steps, made.mean_share
     expected: Any = made.event(objective.facts)
-    gram, scale, descent = expected.events
+    *once, descent = expected.events
     assert isinstance(expected, Composed)
     assert isinstance(descent, SelfComposed)
-    assert descent.count == steps
-    found = [gram.noise_multiplier, scale.noise_multiplier, descent.event.noise_multiplier]
-    assert found == pytest.approx([noise / math.sqrt(0.05), noise / math.sqrt(0.06), noise * math.sqrt(steps / 0.89)])
+    assert descent.count == steps and 0.02 < mean < 0.5
+    rest = 1 - 0.05 - 0.036 - 0.054 - mean
+    shares = [0.05, 0.036, 0.054, mean, rest / steps]
+    found = [leaf.noise_multiplier for leaf in (*once, descent.event)]
+    assert found == pytest.approx([noise / math.sqrt(share) for share in shares])
     assert epsilon(expected, 1e-5) == pytest.approx(epsilon(Gaussian(noise), 1e-5), rel=1e-6)
     assert 3.999 < epsilon(expected, 1e-5) <= 4.0
     recorder = Recorder()
     release = made.release(objective, objective.records(RNG.normal(size=(60, 3)), RNG.normal(size=60)), Channel.open(recorder))
-    assert [len(item.query) for item in recorder.recording.releases] == [10, 4, 1, *[4] * (steps - 1)]
+    assert [len(item.query) for item in recorder.recording.releases] == [10, 1, 1, 4, 1, *[4] * (steps - 1)]
     assert release.certificate.accountant == "exact Gaussian"
+    assert made.released_kinds == {"Gram matrix", "sum of targets", "sum of squared residuals", "sum of gradients"}
+    assert made.forewarning == ""
+
+
+def test_where_the_signal_is_weak_the_mean_is_all_that_is_released() -> None:
+    weak = Budget(1e-5, 0.1)
+    made, objective = Preconditioned().build(task(), weak)
+    assert isinstance(made, PreconditionedDescent) and made.steps == 0
+    assert made.event(objective.facts) == Gaussian(made.noise_multiplier)
+    assert made.released_kinds == {"sum of targets"}
+    recorder = Recorder()
+    records = objective.records(RNG.normal(size=(60, 3)), np.full(60, 0.5))
+    release = made.release(objective, records, Channel.open(recorder))
+    (only,) = recorder.recording.releases
+    assert only.query == pytest.approx([30.0]) and not release.theta[:3].any()
+    without, _ = Preconditioned().build(task(intercept_scale=0.0), weak)  # nothing could hold a mean
+    assert isinstance(without, PreconditionedDescent) and without.steps > 0 and without.mean_share == 0
+    assert "sum of targets" not in without.released_kinds
+
+
+def test_a_mean_that_is_drowned_in_noise_stays_near_the_middle_of_the_range() -> None:
+    """A model of few records of one target: its answers are no farther off than that target is from the middle."""
+    found = [
+        float(DPRidge(epsilon=0.05, target_range=(0, 10), public_size=30).fit(np.zeros((30, 2)), np.full(30, 9.0)).intercept_)
+        for _ in range(20)
+    ]
+    assert np.abs(np.array(found) - 5).mean() < 1.0
+
+
+def test_skewed_targets_are_predicted_from_their_mean() -> None:
+    """Few records whose targets lie near one end of the range, of which no feature says anything: descent from the middle of the
+    range would not get there."""
+    rows = RNG.normal(size=(300, 20)) / 10
+    targets = np.clip(RNG.exponential(3, size=300), 0, 100)
+    model = DPRidge(epsilon=1.0, target_range=(0, 100), public_size=300).fit(rows, targets)
+    assert abs(model.predict(rows).mean() - 3) < 6  # four standard deviations of what is released for it
+
+
+def test_what_noise_alone_moves_predictions_by_is_taken_out() -> None:
+    """Of two steps along two eigenvectors, by hand. The third, of a negative eigenvalue, counts for nothing."""
+    shape = module._Shape(np.array([4.0, 1.0, -2.0]), np.array([4.0, 2.0, 2.0]), np.eye(3))
+    noises = [(0.5, 3.0), (1.0, 2.0)]
+    moved = np.array([2.0, 1.0, 100.0])
+    length = 4 * 2.0**2 + 1.0
+    # the last iterate: of the first step's noise nothing and half are left, and of the way 0 and 3/4 · 1/2
+    last = [(1 * 2 / 4) ** 2, (1 * 2 / 2) ** 2 + (0.5 * 0.5 * 3 / 2) ** 2]
+    wanted = 4 * (2.0**2 - last[0]) + (1 - last[1]) / (1 - 0.375)
+    assert shape.kept(moved, noises, 1) == pytest.approx(wanted / length)
+    # the mean of both iterates
+    mean = [((1 * 2 / 4) ** 2 + (0.5 * 3 / 4) ** 2) / 4, ((1 * 2 / 2) ** 2 + (0.5 * 3 / 2 * 1.5) ** 2) / 4]
+    wanted = 4 * (2.0**2 - mean[0]) / (1 - 0.25) + (1 - mean[1]) / (1 - (0.75 + 0.375) / 2)
+    assert shape.kept(moved, noises, 0) == pytest.approx(min(1, wanted / length))
+    assert shape.kept(0.1 * moved, noises, 1) == 0.0 == shape.kept(np.zeros(3), noises, 1)
+    assert shape.kept(1e9 * moved, noises, 0) == 1.0
 
 
 @pytest.mark.parametrize("extreme", [1e-9, 1.0, 1e9])
@@ -114,6 +171,16 @@ def test_refusals() -> None:
     assert SpendLog.current().charges() == []
 
 
+def test_a_mean_needs_an_intercept() -> None:
+    made, _ = Preconditioned().build(task(), BUDGET)
+    objective = task(intercept_scale=0.0).objective()
+    with pytest.raises(ValueError, match="Expected an intercept"):
+        made.release(objective, objective.records(np.eye(3), np.ones(3)), Channel.open())
+    with pytest.raises(ValueError, match="mean_share of at most"):
+        replace(made, mean_share=0.6)
+    assert SpendLog.current().charges() == []
+
+
 # Planted defects
 
 
@@ -133,6 +200,12 @@ def test_a_gram_matrix_of_unbounded_rows_is_found(monkeypatch: pytest.MonkeyPatc
 def test_residuals_that_are_not_clipped_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     gradient = module._gradient
     monkeypatch.setattr(module, "_gradient", lambda o, theta, clip, batch: 3 * gradient(o, theta, clip, batch))
+    assert "moved by" in refuted()
+
+
+def test_targets_that_are_not_cut_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = module._sum_of_targets
+    monkeypatch.setattr(module, "_sum_of_targets", lambda o, most, batch: 3 * whole(o, most, batch))
     assert "moved by" in refuted()
 
 

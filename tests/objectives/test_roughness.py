@@ -141,17 +141,17 @@ def test_a_penalty_without_neighbours_is_refused() -> None:
 
 
 def test_the_rule_goes_by_signal() -> None:
-    """0.3 below a signal of 50, where the number of records is public; what it costs is the same."""
+    """0.3 below a signal of 120, and where the number of records is private; what it costs is the same."""
     budget, pairs = Budget(1e-5, 1.0), ((0, 1), (1, 2))
 
     def task(size: int | None) -> Task:
         return Task(loss=Logistic(), features=8, classes=2, intercept_scale=0.5, public_size=size, neighbours=pairs)
 
-    edge = 50 * math.sqrt(9) / gaussian_mu(1.0, 1e-5)
+    edge = 120 * math.sqrt(9) / gaussian_mu(1.0, 1e-5)
     weak, strong = (Objective().build(task(size), budget) for size in (math.floor(edge), math.ceil(edge)))
     assert weak[1].roughness == Roughness(pairs, 0.3) and strong[1].roughness is None
     assert weak[0].event(weak[1].facts) == replace(weak[0]).event(strong[1].facts)
-    assert Objective().build(task(None), budget)[1].roughness is None
+    assert Objective().build(task(None), budget)[1].roughness == Roughness(pairs, 0.3)
     assert Objective(roughness=0).build(task(100), budget)[1].roughness is None
     assert Objective(roughness=3).build(task(None), budget)[1].roughness == Roughness(pairs, 3)
     assert Objective(calibration="kifer").build(task(100), budget)[1].roughness is None  # as it was published

@@ -144,6 +144,16 @@ class Training:
             "Expect little more than one answer for all; `dperm compare` shows it before anything is paid."
         )
 
+    def forewarning(self) -> str:
+        """What public facts alone say against the model before it is paid for; "" where they say nothing."""
+        if self.asked.fit_by is not None or not self.kind.drawn:
+            return ""
+        from dperm.report.study_splits import count_of
+
+        size = count_of(self.dataset) + self.dataset.absent if self.asked.relation == "replace_one" else None
+        mechanism, _ = self.estimator.mechanism_for(self.dataset.features.shape[1], len(self.dataset.classes), size)
+        return mechanism.forewarning
+
     def foreseen(self) -> tuple[ForeseenCharge, SpendLog]:
         """What training would charge, in which log: all that it refuses before its charge is refused. `log.foreseen` says what
         would be left of the data set's budget, or refuses it."""

@@ -87,6 +87,11 @@ class Mechanism(ABC):
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
         """Parameters and public trace; the channel has been charged for `event(objective.facts)`."""
 
+    @property
+    def forewarning(self) -> str:
+        """What its public settings say of every model that it gives, for people who are about to pay for one; "": nothing."""
+        return ""
+
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
         """What this mechanism's guarantee rests on besides the common assumptions."""
         return ()

@@ -176,7 +176,7 @@ class Objective(Method):
 
     `margin` is that of the logistic loss: 2 unless it is said, or 0 where calibrations before the sharp one are asked for as they
     were published. 0 makes scores log-odds. `roughness` is the weight of the penalty on roughness, of neighbouring features: 0.3
-    where the number of records is public and the signal weak, otherwise 0, unless it is said (docs/curves.md).
+    where the signal is weak or the number of records private, otherwise 0, unless it is said (docs/curves.md).
     """
 
     calibration: Calibration = "sharp"

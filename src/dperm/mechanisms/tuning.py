@@ -222,14 +222,14 @@ def with_margin(objective: LinearObjective, asked: float | None, usual: float) -
     return replace(objective, loss=objective.loss.with_settings(margin=margin))
 
 
-#: where the signal S = nμ/√d is below the first number: chosen on made tables, see docs/curves.md
-_WEAK, _USUAL = 50.0, 0.3
+#: where the signal S = nμ/√d is below the first number, or not known: chosen on made tables, see docs/curves.md
+_WEAK, _USUAL = 120.0, 0.3
 
 
 def with_roughness(objective: LinearObjective, task: Task, budget: Budget | None, asked: float | None) -> LinearObjective:
     """The objective with a penalty on roughness of the weight that was asked for, where features of the task are neighbours.
 
-    None: 0.3 where the number of records is public and the signal weak, otherwise 0. What the budget is must be known for that.
+    None: 0.3 where the signal is weak, or the number of records private, otherwise 0. What the budget is must be known for that.
     """
     if not task.neighbours:
         if asked:
@@ -241,9 +241,10 @@ def with_roughness(objective: LinearObjective, task: Task, budget: Budget | None
 
 def usual_weight(objective: LinearObjective, task: Task, budget: Budget | None) -> float:
     """The weight by rule."""
-    if budget is None or budget.epsilon is None or task.public_size is None:
+    if budget is None or budget.epsilon is None:
         return 0.0
+    if task.public_size is None:
+        return _USUAL
     epsilon = check.positive("epsilon", budget.epsilon)
     strength = task.public_size * (gaussian_mu(epsilon, budget.delta) if budget.delta else epsilon)
-    weak = strength < _WEAK * math.sqrt(objective.dimension * task.models(objective))
-    return _USUAL if weak else 0.0
+    return _USUAL if strength < _WEAK * math.sqrt(objective.dimension * task.models(objective)) else 0.0

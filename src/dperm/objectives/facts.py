@@ -21,7 +21,8 @@ class PublicFacts:
     number of records is private and unstated. `size_limit` is the number of records up to which the rounding of a minimiser is
     bounded, `loss_at_zero` bounds how far a record's loss at θ = 0 lies above its least. `foreign_loss` names a loss that dperm
     did not write. `unit` is what neighbours differ in. `roughness` bounds the penalty on
-    roughness: its largest eigenvalue, and what rounding makes of it (`Roughness.rounding`). ValueError for finite constants of a
+    roughness: its largest eigenvalue, and what rounding makes of it (`Roughness.rounding`). `intercept_scale` is the value of the
+    constant feature, 0 where there is no intercept. ValueError for finite constants of a
     loss with which doubles cannot work.
     """
 
@@ -40,6 +41,7 @@ class PublicFacts:
     foreign_loss: str | None = None
     unit: PrivacyUnit = RECORD
     roughness: float = 0.0
+    intercept_scale: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("lipschitz", "smoothness"):

@@ -131,6 +131,7 @@ class LinearObjective:
             target_bound=None if self.loss.targets.classification else max(map(abs, self.loss.targets.extremes)),
             unit=self.unit,
             roughness=0.0 if self.roughness is None else self.roughness.rounding,
+            intercept_scale=self.intercept_scale,
         )
 
     def with_strong_convexity(self, strong_convexity: float) -> LinearObjective:

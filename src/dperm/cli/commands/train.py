@@ -44,8 +44,9 @@ def train(asked: TrainOptions) -> None:
             told_to_holder(job.dataset, job.kind.row_norm(asked), asked.delta, asked.public_size)
             if few := job.expected():
                 say(f"For the data holder alone: {few}\n".rstrip())
-            if chosen := job.model_chosen():
-                say(chosen)
+            for said in (job.model_chosen(), job.forewarning()):
+                if said:
+                    say(said)
         if asked.dry_run:
             _tell_foreseen(job)
             return
