@@ -248,7 +248,7 @@ def test_estimators_load_of_scikit_learn_what_its_base_class_needs() -> None:
     assert {name for name in ours - base if name.startswith("sklearn.")} <= {"sklearn.exceptions"}
     assert not {"torch", "matplotlib", "jinja2", "typer", "mpmath"} & (ours - base)
     assert not {"dperm.data", "dperm.torch", "dperm.audit", "dperm.report", "dperm.cli"} & ours
-    assert sum(name.startswith("dperm") for name in ours) <= 190
+    assert sum(name.startswith("dperm") for name in ours) <= 205
 
 
 def test_files_of_tests_have_names_of_their_own() -> None:

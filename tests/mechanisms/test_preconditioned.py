@@ -113,7 +113,7 @@ def test_skewed_targets_are_predicted_from_their_mean() -> None:
 
 def test_what_noise_alone_moves_predictions_by_is_taken_out() -> None:
     """Of two steps along two eigenvectors, by hand. The third, of a negative eigenvalue, counts for nothing."""
-    shape = module._Shape(np.array([4.0, 1.0, -2.0]), np.array([4.0, 2.0, 2.0]), np.eye(3))
+    shape = module._Shape(np.ones(3), np.array([4.0, 1.0, -2.0]), np.array([4.0, 2.0, 2.0]), np.eye(3))
     noises = [(0.5, 3.0), (1.0, 2.0)]
     moved = np.array([2.0, 1.0, 100.0])
     length = 4 * 2.0**2 + 1.0

@@ -92,10 +92,10 @@ class DPOrdinalClassifier(PrivateLinearClassifier):
     def make_loss(self) -> Loss:
         return OrdinalLogistic(self._cuts(self._count()))
 
-    def task(self, features: int, classes: int = 0, public_size: int | None = None) -> Task:
+    def task(self, features: int, classes: int = 0, public_size: int | None = None, *, weighed: bool = False) -> Task:
         """One model, whatever the number of classes; arguments as of `PrivateLinearModel.task`."""
         loss = OrdinalLogistic(self._cuts(self._count(classes)))
-        return replace(super().task(features, 0, public_size), loss=Weighted(loss) if self._weighs else loss)
+        return replace(super().task(features, 0, public_size), loss=Weighted(loss) if weighed or self._weighs else loss)
 
     def _targets(self, y: Any) -> tuple[NDArray[Any], int, list[Assumption]]:
         """Centred ranks. ValueError for labels outside the stated ones, and for stated ones that are not distinct."""
