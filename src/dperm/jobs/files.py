@@ -137,16 +137,20 @@ class SavedModel:
         """Whether the range of a numeric target was stated, by a schema or beside its file, and not read off the data."""
         return self.schema is not None or self.extra.get("target_range_stated") is True
 
+    def records(self, source: Path | str) -> Dataset:
+        """A data file, or where there is none of this name a named set, as this model sees it."""
+        from dperm import data
+
+        if not Path(source).exists() and str(source) in data.named():
+            return data.load(str(source), self.schema)
+        return data.read_dataset(source, None, self.schema, **self.as_read)[0]
+
     def refitted(self, records: Path, count: int, progress: Callable[[int, int], None] | None = None) -> Refits:
         """Models like this one, trained again on the table of `records`: private, and not charged."""
         from dperm import _validate as check
-        from dperm import data
         from dperm.report.refits import Refits
 
-        if not records.exists() and str(records) in data.named():
-            table = data.load(str(records), self.schema)
-        else:
-            table = data.read_dataset(records, None, self.schema, **self.as_read)[0]
+        table = self.records(records)
         check.integer("--refits", count, minimum=2)
         return Refits.of(self.fitted, table, count, progress=progress)
 

@@ -11,7 +11,7 @@ import typer
 from dperm.cli.command_files import JsonFlag
 from dperm.cli.files import reserved, told_kept
 from dperm.cli.printing import printed_instead, say, say_json
-from dperm.jobs.files import SavedModel, dataset_of, keep, refuse_same, uninterrupted
+from dperm.jobs.files import SavedModel, keep, refuse_same, uninterrupted
 from dperm.jobs.options import SOURCE, Delta, VerifyKey
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def intervals(asked: IntervalsOptions) -> None:
         raise ValueError(f"Expected a model of a table with a schema, got {asked.model}, whose features have no names.")
     if saved.extra.get("fit_by"):
         raise ValueError("Expected a model of all records, got one of a part of them.")
-    dataset, _ = dataset_of(asked.source, schema.target, schema)
+    dataset = saved.records(asked.source)
     with uninterrupted():
         found = coefficient_table(
             saved.fitted, dataset, schema,
