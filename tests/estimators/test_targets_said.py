@@ -21,7 +21,7 @@ REGRESSIONS = [DPRidge, DPLasso, DPQuantileRegressor, DPPoissonRegressor]
 @pytest.mark.parametrize("dtype", [None, object])
 def test_a_text_that_is_no_number_is_named(kind: Any, dtype: Any) -> None:
     texts = np.array(["57"] * 98 + ["57k", "1,5"], dtype=dtype)
-    with pytest.raises(ValueError, match="targets y as numbers, got the text '57k' for record 98: write it out"):
+    with pytest.raises(ValueError, match="targets y as numbers, got the text '57k' for record 98: a regression takes numbers"):
         kind(target_range=(0, 100)).fit(X, texts)
     assert not SpendLog.current().charges()
 

@@ -305,8 +305,8 @@ _TABLE = (
     ("data", "check", "FILE", "--schema", "SCHEMA"),
 )
 _ARRAY = (
-    ("train", "FILE", "--mechanism", "output", "-o", "OUT"),
-    ("train", "FILE", "--dry-run"),
+    ("train", "FILE", "--accept-proposed", "--mechanism", "output", "-o", "OUT"),
+    ("train", "FILE", "--accept-proposed", "--dry-run"),
     ("data", "check", "FILE"),
 )
 _CERTIFIED = (

@@ -143,7 +143,7 @@ def test_targets_that_are_no_ranks_are_refused(targets: list[float]) -> None:
     assert Ranks(4).extremes == (1.5, -1.5) and Ranks(4).between == (-0.5, 0.5)
 
 
-@pytest.mark.parametrize("gap", [1e-5, 1.0, 2.6, 2.7, 6.0, 19.9, 20.0, 60.0])
+@pytest.mark.parametrize("gap", [1e-5, 1.0, 2.6, 2.7, 6.0, 20.0, 60.0, 190.0])
 def test_the_third_derivative_stays_within_its_bound_and_reaches_it(gap: float) -> None:
     loss, t = OrdinalLogistic((-gap / 2, gap / 2)), np.linspace(-gap - 10, gap + 10, 400_001)
     most = max(np.abs(np.diff(loss.curvature(t, np.full_like(t, rank)))).max() / (t[1] - t[0]) for rank in (-1.0, 0.0, 1.0))

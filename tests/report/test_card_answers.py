@@ -70,9 +70,15 @@ def test_as_many_circles_are_filled_as_are_said_to_be_found(found: float) -> Non
     ],
 )
 def test_scores_are_said_in_words_and_noise_is_taken_for_no_difference(given: dict[str, float | None], said: str) -> None:
-    page = card_page(Card.of(issued(4.0), "x", scores=scores(**given)))
     (sentence,) = scores(**given).sentences
-    assert said in sentence and sentence in page.replace("&#39;", "'")
+    assert said in sentence
+
+
+def test_the_page_has_the_sentences_and_the_table() -> None:
+    given = scores(**{"R²": -0.4, "mean absolute error": 3.25})
+    page = card_page(Card.of(issued(4.0), "x", scores=given))
+    assert page.count(given.sentences[0]) == 2
+    assert "<td>-0.400 ± 0.050</td>" in page and "<td>3.250 ± 0.050</td>" in page
 
 
 def test_a_width_that_nobody_knows_makes_no_sentence() -> None:

@@ -120,8 +120,8 @@ def _numbers_of_texts(name: str, vector: NDArray[Any]) -> NDArray[Any]:
         except ValueError:
             text = entry if isinstance(entry, str) else entry.decode(errors="replace")
             raise ValueError(
-                f"Expected {name} as numbers, got the text {str(text)!r:.40} for record {place}: write it out in digits with a "
-                "decimal point, such as 57000.0. A schema reads other forms."
+                f"Expected {name} as numbers, got the text {str(text)!r:.40} for record {place}: a regression takes numbers, "
+                "written out in digits with a decimal point, such as 57000.0. A schema reads other forms."
             ) from None
     return numbers
 

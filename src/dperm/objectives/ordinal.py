@@ -17,7 +17,6 @@ from dperm.objectives.targets import Link, Targets
 _FARTHEST = 100.0  # threshold
 _NEAREST = 1e-6  # distance between two
 _LARGEST_BEND = 1 / (6 * math.sqrt(3))  # of a logistic loss
-_APART = 20.0  # thresholds between which a class hardly bends
 _REAL = 1e-6  # relative
 _WIDEST_SHARE = 1e-6  # of a class: smaller ones are taken for it
 
@@ -174,10 +173,8 @@ def _largest_bend(gap: float) -> float:
     """Bound on the third derivative in t of a class between two thresholds so far apart.
 
     With x and c as in `OrdinalLogistic` it is sinh s·(c² − 2 − cx)/(x + c)³, whose derivative in x is 0 where
-    cx³ − 4(c² − 1)x² + (c³ − 4c)x + 4c² − 6 is. Where thresholds are far apart, one of the two logistic losses has next to none.
+    cx³ − 4(c² − 1)x² + (c³ − 4c)x + 4c² − 6 is.
     """
-    if gap >= _APART:
-        return _LARGEST_BEND + math.exp(-gap / 2)
     c = math.cosh(gap / 2)
     roots = np.roots([c, -4 * (c**2 - 1), c**3 - 4 * c, 4 * c**2 - 6])
     x = np.maximum(roots.real[np.abs(roots.imag) < _REAL * np.abs(roots)], 1.0)
