@@ -35,7 +35,16 @@ from dperm._column import agreement, column
 from dperm.audit import member_scores, membership, one_run, record_losses
 from dperm.audit.one_run import guess
 from dperm.data import Column, Dataset, Schema
-from dperm.estimators import DPBagging, DPByPart, DPLogisticRegression, DPMLPClassifier, DPOrdinalClassifier, DPRidge, DPSearch
+from dperm.estimators import (
+    DPBagging,
+    DPByPart,
+    DPLogisticRegression,
+    DPMLPClassifier,
+    DPMultiLabel,
+    DPOrdinalClassifier,
+    DPRidge,
+    DPSearch,
+)
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.records import HeldOut
 from dperm.gradient import SGD, Bounding, Constant, FullBatch, Plan
@@ -246,6 +255,12 @@ def model_of(argument: str) -> Any:
     return DPLogisticRegression(**settings, **bounds.get(argument, {})).fit(X, LABELS, **fitting.get(argument, {}))
 
 
+def several_labels(groups: Any) -> Any:
+    each = DPLogisticRegression(epsilon=4.0, classes=[0, 1], random_state=0, max_rows_per_unit=2)
+    fitted = DPMultiLabel(each).fit(X, np.column_stack([LABELS, 1 - LABELS]), groups)
+    return [model.coef_ for model in fitted.models_]
+
+
 def derivatives_released(**given: Any) -> Any:
     model = model_of(*given)
     told: dict[str, Any] = {"y": LABELS, "spread": "noise", **given}
@@ -356,7 +371,7 @@ def doors() -> dict[str, Door]:
         kind = getattr(dperm.estimators, name)
         if inspect.isabstract(kind):
             continue  # the bases of models
-        if isinstance(kind, type) and hasattr(kind, "score") and kind not in (DPSearch, DPByPart, DPBagging):
+        if isinstance(kind, type) and hasattr(kind, "score") and kind not in (DPSearch, DPByPart, DPBagging, DPMultiLabel):
             of = of_linear if issubclass(kind, PrivateLinearModel) else of_network
             found |= {f"{name}.{where}": door for where, door in of(kind)}
     return found | {
@@ -369,6 +384,7 @@ def doors() -> dict[str, Door]:
         "DPByPart.fit: sample_weight": Door(WEIGHTS, lambda v: split(sample_weight=v)),
         "DPByPart.score: y": Door(LABELS, lambda v: by_part().score(np.abs(X), v)),
         "DPByPart.score: sample_weight": Door(WEIGHTS, lambda v: by_part().score(np.abs(X), LABELS, v)),
+        "DPMultiLabel.fit: groups": Door(GROUPS, several_labels, ENTRIES),
         "DPSearch.fit: y": Door(LABELS, lambda v: searched(v, LABELS, False)),
         "DPSearch.fit: held_out": Door(LABELS, lambda v: searched(LABELS, v, False)),
         "DPSearch.fit: held_out, private": Door(LABELS, lambda v: searched(LABELS, v, True)),
