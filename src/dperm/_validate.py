@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from decimal import Decimal
 from difflib import get_close_matches
 from fractions import Fraction
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -156,6 +157,8 @@ Scale = Annotated[float, scale]
 NonNegative = Annotated[float, non_negative]
 Share = Annotated[float, fraction]
 Count = Annotated[int, integer]
+#: a whole number from 0
+CountOrNone = Annotated[int, partial(integer, minimum=0)]
 
 
 def _scale_or_zero(name: str, value: Any) -> float:

@@ -15,6 +15,7 @@ from dperm.audit.pairs import of_persons
 from dperm.estimators import (
     DPLinearSVC,
     DPLogisticRegression,
+    DPOrdinalClassifier,
     DPPoissonRegressor,
     DPQuantileRegressor,
     DPRidge,
@@ -27,6 +28,7 @@ from dperm.objectives import (
     LinearObjective,
     Logistic,
     Loss,
+    OrdinalLogistic,
     QuantileLoss,
     SmoothedHinge,
     Squared,
@@ -332,6 +334,8 @@ METHODS: list[Any] = [
 
 def weighted_pairs(relation: Relation, objective: LinearObjective, classes: int) -> list[Pair]:
     """Neighbours of every weight, among others of every weight."""
+    if isinstance(objective.loss.plain, OrdinalLogistic):
+        classes = 0  # ranks, of one model
     rng = np.random.default_rng(2)
     rows = rng.normal(size=(OTHERS, 3))
     rows /= np.linalg.norm(rows, axis=1)[:, None]
@@ -346,6 +350,7 @@ KINDS: dict[str, tuple[Any, int]] = {
     "two classes": (DPLogisticRegression(class_weight={"no": 1, "yes": 3}), 2),
     "three classes": (DPLogisticRegression(class_weight={"no": 1, "so": 2, "yes": 3}), 3),
     "three classes, svm": (DPLinearSVC(class_weight={"no": 1, "so": 2, "yes": 3}), 3),
+    "ranks": (DPOrdinalClassifier(classes=["no", "so", "yes"], max_sample_weight=1.0), 3),
     "squares": (DPRidge(radius=2.0, max_sample_weight=1.0), 0),
     "counts": (DPPoissonRegressor(radius=0.5, max_sample_weight=1.0), 0),
     "quantiles": (DPQuantileRegressor(max_sample_weight=1.0), 0),

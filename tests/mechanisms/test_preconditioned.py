@@ -89,7 +89,8 @@ def test_where_the_signal_is_weak_the_mean_is_all_that_is_released() -> None:
     (only,) = recorder.recording.releases
     assert only.query == pytest.approx([30.0]) and not release.theta[:3].any()
     without, _ = Preconditioned().build(task(intercept_scale=0.0), weak)  # nothing could hold a mean
-    assert isinstance(without, PreconditionedDescent) and without.steps > 0 and without.mean_share == 0
+    assert isinstance(without, PreconditionedDescent)
+    assert without.steps > 0 and without.mean_share == 0
     assert "sum of targets" not in without.released_kinds
 
 

@@ -58,7 +58,7 @@ class PreconditionedDescent(Mechanism):
     What a record does to the Gram matrix: `dperm.mechanisms.second_moments`. It moves Σy by at most Y, a replaced one by 2Y.
     """
 
-    steps: int
+    steps: check.CountOrNone
     step_size: check.Scale
     floor: check.Scale
     kappa: check.Scale
@@ -68,7 +68,6 @@ class PreconditionedDescent(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check.integer("steps", self.steps, minimum=0)
         if self.mean_share > _MEAN[1]:
             raise ValueError(f"Expected mean_share of at most {_MEAN[1]:g}, got {self.mean_share!r}.")
 
