@@ -11,7 +11,10 @@ from dperm import _validate as check
 from dperm._extras import needed
 from dperm._types import Array
 from dperm.report.candidates import DEFAULT
-from dperm.report.effects import Effect, effects
+from dperm.report.effect_figures import Scale, draw_effect
+from dperm.report.effect_values import Effect, deviations_for, effects, noise_of
+from dperm.report.effect_words import heights_of
+from dperm.report.level_noise import LevelNoise
 from dperm.report.study import StudyResult
 from dperm.utility import UtilityCurve
 from dperm.utility.choose import Metric
@@ -21,16 +24,16 @@ if TYPE_CHECKING:
     from dperm.report.refits import Refits
 
 _ACROSS, _WIDTH, _HEIGHT = 3, 3.6, 2.8
-_MOST_BARS = 12
 _COLOUR, _OTHER = "#0072B2", "#8c8c8c"
 
 
 class EffectsDisplay:
-    """What a linear model says of each column of a table.
+    """What a linear model says of each column of a table, drawn as on the page of `dperm effects`.
 
     Parameters
     ----------
     effects : one `Effect` for each column that is drawn.
+    scale : what the pictures share: the heights' unit and range, and the width of bands.
     private : whether they were made with refits to the records: the picture is then for the data holder alone, and says so.
 
     Attributes
@@ -49,10 +52,11 @@ class EffectsDisplay:
     (1,)
     """
 
-    def __init__(self, effects: Sequence[Effect], *, private: bool = False) -> None:
+    def __init__(self, effects: Sequence[Effect], scale: Scale, *, private: bool = False) -> None:
         if not effects:
             raise ValueError("Expected at least one effect, got none.")
         self.effects = tuple(effects)
+        self.scale = scale
         self.private = private
 
     @classmethod
@@ -64,24 +68,22 @@ class EffectsDisplay:
         columns: Sequence[str] | None = None,
         label: Any = None,
         refits: Refits | None = None,
+        noise: LevelNoise | None = None,
         ax: Any = None,
     ) -> Self:
         """Draw the effects of a fitted linear estimator on rows that `schema` encoded.
 
-        `columns` names those that are drawn (None: all); `label` and `refits` as of `effects`, with refits NOT PRIVATE.
+        `columns` names those that are drawn (None: all); `label`, `refits` and `noise` as of `effects`, with refits NOT PRIVATE.
         ValueError for columns that the schema does not have.
         """
-        found = effects(model, schema, label, refits)
+        noise = noise_of(model, schema, label, refits, noise)
+        found = effects(model, schema, label, noise=noise)
         known = {each.column: each for each in found}
         if unknown := [name for name in columns or () if name not in known]:
             raise ValueError(f"Expected columns among {list(known)[:20]}, got {unknown[0]!r}.")
         chosen = found if columns is None else [known[name] for name in columns]
-        return cls(chosen, private=refits is not None).plot(ax)
-
-    @classmethod
-    def from_effects(cls, effects: Sequence[Effect], *, private: bool = False, ax: Any = None) -> Self:
-        """Draw effects that were computed already."""
-        return cls(effects, private=private).plot(ax)
+        scale = Scale.of(found, heights_of(model, schema, label), deviations_for(found, noise))
+        return cls(chosen, scale, private=noise is not None and noise.private).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
         """Draw on `ax`, as many axes as effects, or on a new figure of pyplot's. ValueError for another number of axes."""
@@ -104,64 +106,10 @@ class EffectsDisplay:
         if len(drawn) != count:
             raise ValueError(f"Expected {count} axes, one for each effect, got {len(drawn)}.")
         for axes, effect in zip(drawn, self.effects, strict=True):
-            _draw(axes, effect)
-        if ax is None or count > 1:
-            _on_one_scale(drawn, self.effects)
+            axes.set_title(effect.column, loc="left", fontsize=10, wrap=True)
+            draw_effect(axes, effect, self.scale)
         self.ax_, self.figure_ = np.array(drawn, dtype=object), drawn[0].figure
         return self
-
-
-def _draw(axes: Any, effect: Effect) -> None:
-    axes.set_title(effect.column, loc="left", fontsize=10, wrap=True)
-    band = None if effect.noise is None else 2 * effect.noise
-    if effect.sides is not None:
-        rows, columns = effect.sides
-        most = float(np.abs(effect.heights).max()) or 1.0
-        table = effect.heights.reshape(len(rows), len(columns))
-        shown = axes.imshow(table, cmap="PuOr", vmin=-most, vmax=most, aspect="auto", origin="lower")
-        axes.set_yticks(range(len(rows)), [name[:14] for name in rows], fontsize=7)
-        axes.set_xticks(range(len(columns)), [name[:14] for name in columns], fontsize=7, rotation=45, ha="right")
-        axes.figure.colorbar(shown, ax=axes)
-    elif effect.is_curve:
-        places = np.array(effect.places, dtype=np.float64)
-        if band is not None:
-            axes.fill_between(places, effect.heights - band, effect.heights + band, color=_COLOUR, alpha=0.2, linewidth=0)
-        axes.plot(places, effect.heights, color=_COLOUR)
-        axes.axhline(0.0, color=_OTHER, linewidth=0.7)
-        if effect.missing is not None:
-            axes.axhline(effect.missing, color="#D55E00", linestyle=":", label="missing")
-            axes.legend(frameon=False, fontsize=8)
-        if effect.log:
-            axes.set_xscale("symlog" if places[0] <= 0 else "log")
-    else:
-        _bars(axes, effect, band)
-
-
-def _bars(axes: Any, effect: Effect, band: Array | None) -> None:
-    """Categories from the lowest to the highest; of very many those at both ends."""
-    order = np.argsort(effect.heights)
-    if len(order) > _MOST_BARS:
-        order = np.concatenate([order[: _MOST_BARS // 2], order[-_MOST_BARS // 2 :]])
-    names = [str(effect.places[place])[:24] for place in order]
-    heights = list(effect.heights[order])
-    errors = None if band is None else list(band[order])
-    if effect.missing is not None:
-        names, heights = ["missing", *names], [effect.missing, *heights]
-        errors = None if errors is None else [0.0, *errors]
-    axes.barh(range(len(names)), heights, xerr=errors, color=_COLOUR, ecolor=_OTHER, height=0.7)
-    axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.axvline(0.0, color=_OTHER, linewidth=0.7)
-
-
-def _on_one_scale(drawn: Any, found: Sequence[Effect]) -> None:
-    """Heights of all columns on the same scale, so that a look compares them."""
-    pairs = [(axes, effect) for axes, effect in zip(drawn, found, strict=True) if effect.sides is None]
-    if not pairs:
-        return
-    ends = [axes.get_ylim() if effect.is_curve else axes.get_xlim() for axes, effect in pairs]
-    low, high = min(end[0] for end in ends), max(end[1] for end in ends)
-    for axes, effect in pairs:
-        (axes.set_ylim if effect.is_curve else axes.set_xlim)(low, high)
 
 
 class EpsilonCurveDisplay:
