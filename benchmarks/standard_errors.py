@@ -101,7 +101,7 @@ def bands(size: int, fits: int) -> Iterator[str]:
     rows, targets, columns = levels(size)
     share = rows.astype(bool).mean(axis=0)
     first = classifier(size).fit(rows, targets)
-    objective, records = first.records_of(rows, targets)
+    objective, records, _ = first.records_of(rows, targets)
     strong = first.trace_["strong_convexity"]
     problem = RegularisedSum(objective.with_strong_convexity(strong), records.admitted(objective.loss.admit))
     without = minimise(problem, 1e-6).theta

@@ -41,6 +41,7 @@ def test_they_are_written_with_what_was_released_and_hold(files: tuple[Path, Pat
     table, _, model = files
     file = tmp_path / "intervals.json"
     done = dperm("intervals", model, table, "--epsilon", "4", "-o", file)
+    assert "In units of wage." in done.stdout
     assert "job: nurse rather than clerk" in done.stdout
     assert "Hidden by the noise" in done.stdout
     assert "judge rather than clerk" in done.stdout
@@ -51,7 +52,9 @@ def test_they_are_written_with_what_was_released_and_hold(files: tuple[Path, Pat
     assert age["estimate"] == pytest.approx(0.2, abs=6 * age["standard_error"])
     assert nurse["standard_error"] < 0.5
     assert "estimate" not in found["job: judge rather than clerk"]
-    assert written["released"]["certificate"]["epsilon"] == pytest.approx(4, rel=1e-3)
+    certificate = written["released"]["certificate"]
+    assert certificate["epsilon"] == pytest.approx(4, rel=1e-3)
+    assert {"schema", "targets", "numbers within ranges"} <= {each["key"] for each in certificate["assumptions"]}
     assert [charge.label for charge in SpendLog.current().charges()] == ["people", "people"]
 
 
@@ -79,6 +82,8 @@ def test_effects_are_ranked_by_what_exceeds_the_noise_that_was_released(tmp_path
     assert "not JSON" in wrong.stderr
     both = dperm("effects", model, "--noise", file, "--records", table, "-o", page, expect=1)
     assert "got both" in both.stderr
+    robust = dperm("intervals", model, table, "--epsilon", "20", "--spread", "robust", "-o", tmp_path / "r.json").stdout
+    assert "They are no log-odds" in robust
     margin = dperm("intervals", model, table, "--epsilon", "1", "-o", file, expect=1)
     assert "without margin" in margin.stderr
 

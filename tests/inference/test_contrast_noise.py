@@ -35,7 +35,7 @@ def never(model: DPLogisticRegression) -> np.ndarray:
 def test_bands_hold_at_common_and_empty_levels() -> None:
     rows, targets = levels()
     first = fitted(rows, targets)
-    objective, records = first.records_of(rows, targets)
+    objective, records, _ = first.records_of(rows, targets)
     strong = objective.with_strong_convexity(first.trace_["strong_convexity"])
     without = minimise(RegularisedSum(strong, records.admitted(objective.loss.admit)), 1e-6).theta
     held: list[np.ndarray] = []

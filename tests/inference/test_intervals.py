@@ -17,6 +17,7 @@ from dperm.inference import (
     ReleasedDerivatives,
     coefficient_intervals,
     contrast_intervals,
+    estimable,
     release_derivatives,
 )
 from dperm.mechanisms import Gradient, Objective, Output
@@ -140,7 +141,7 @@ def test_differences_are_told_where_levels_always_add_up_to_the_same() -> None:
         coefficient_intervals(model, released)
     scale = model.objective_.intercept_scale
     never = np.array([[2.0, 2.0, 2.0, -1 / scale]])  # 2·(row's sum) − the constant is 0 for every row
-    found = contrast_intervals(model, released, [[-0.5, 0.5, 0, 0], [-0.5, 0, 0.5, 0]], ["b", "c"], never=never)
+    found = contrast_intervals(model, released, [[-0.5, 0.5, 0, 0], [-0.5, 0, 0.5, 0]], ["b", "c"], level=0.9999, never=never)
     assert held(found, [10.0, 20.0]) == [True, True]
     with pytest.raises(ValueError, match="only differences"):
         contrast_intervals(model, released, [[0.5, 0, 0, 0]], ["a"], never=never)
@@ -185,6 +186,56 @@ def test_what_is_too_noisy_has_no_standard_errors() -> None:
     other = logistic(300).fit(rows, targets)
     with pytest.raises(ValueError, match="of another model"):
         coefficient_intervals(other, replace(released, spread="model"))
+
+
+def test_a_level_that_few_records_have_hides_no_other() -> None:
+    """It lies between what the release does not show and what standard errors ask for; truth is in the others' intervals."""
+    found: list[list[bool]] = []
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        job, sex = rng.choice(3, 8000, p=[0.55, 0.435, 0.015]), rng.choice(2, 8000)
+        rows = np.hstack([np.eye(3)[job], np.eye(2)[sex]]) / np.sqrt(2)
+        chance = expit(np.array([0.0, 0.8, -3.0])[job] + 0.3 * sex - 0.4)
+        targets = (rng.random(8000) < chance).astype(int)
+        model = logistic(8000).fit(rows, targets)
+        released = release_derivatives(model, rows, targets, epsilon=1.0)
+        constant = -1 / np.sqrt(2) / model.objective_.intercept_scale
+        never = np.array([[1.0, 1, 1, 0, 0, constant], [0.0, 0, 0, 1, 1, constant]])
+        contrasts = np.array([[-1.0, 1, 0, 0, 0, 0], [0.0, 0, 0, -1, 1, 0], [-1.0, 0, 1, 0, 0, 0]]) / np.sqrt(2)
+        assert estimable(model, released, contrasts, never=never).tolist() == [True, True, False]
+        told = contrast_intervals(model, released, contrasts[:2], ["nurse", "man"], never=never, level=0.9)
+        found.append(held(told, [0.8, 0.3]))
+        with pytest.raises(ValueError, match="the noise of the release hides"):
+            contrast_intervals(model, released, contrasts[2:], ["judge"], never=never)
+    assert np.mean(found) > 0.75
+
+
+def test_the_certificate_says_what_the_records_are_assumed_to_be() -> None:
+    class Doubled(DPLogisticRegression):
+        """A third party's, which could count each record twice."""
+
+    rows, targets = classified(800)
+    model = Doubled(epsilon=1.0, mechanism=Objective(margin=0.0), classes=[0, 1], max_sample_weight=2.0)
+    weights = np.ones(800)
+    model.fit(rows, targets, sample_weight=weights)
+    released = release_derivatives(model, rows, targets, epsilon=1.0, spread="robust", sample_weight=weights)
+    mine, theirs = ({each.key for each in made.assumptions} for made in (released.certificate, model.certificate_))
+    assert {"labels", "record weights"} <= mine & theirs
+    assert any("Doubled" in each.text for each in released.certificate.assumptions)
+
+
+def test_persons_of_several_rows_and_other_records_are_refused_before_a_charge() -> None:
+    rows, targets = classified(400)
+    groups = np.repeat(np.arange(200), 2)
+    model = logistic(200, max_rows_per_unit=2).fit(rows, targets, groups)
+    replaced = logistic(400, relation="replace_one").fit(rows, targets)
+    charged = len(SpendLog.current().charges())
+    with pytest.raises(ValueError, match="one row a person"):
+        release_derivatives(model, rows, targets, groups, epsilon=1.0)
+    with pytest.raises(ValueError, match="400 records that the model was trained on"):
+        release_derivatives(replaced, rows[:200], targets[:200], epsilon=1.0)
+    assert len(SpendLog.current().charges()) == charged
+    assert release_derivatives(model, rows, targets, groups, epsilon=1.0, spread="noise").hessian.shape == (4, 4)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -454,8 +454,8 @@ class PrivateLinearModel(TakesMethod, ExportsToSklearn, ABC):
 
     def records_of(
         self, X: Any, y: Any, groups: Any = None, *, sample_weight: Any = None, unclipped: bool = False
-    ) -> tuple[LinearObjective, Records]:
-        """What this fitted model minimised, and records as it saw them: for releases at its parameters.
+    ) -> tuple[LinearObjective, Records, list[Assumption]]:
+        """What this fitted model minimised, records as it saw them, and what is assumed of these: for releases at its parameters.
 
         Rows X (n, d) and targets y (n,), `groups` and `sample_weight` as of `fit`, for the settings that the fit had. ValueError
         for other columns or labels than were fitted, for more than two classes, and with `unclipped` for a row longer than
@@ -475,11 +475,15 @@ class PrivateLinearModel(TakesMethod, ExportsToSklearn, ABC):
             raise ValueError(f"Expected the {self.n_features_in_} columns that the model was fitted on, got others.")
         if unclipped:
             worker._refuse_clipped(X, y)
-        targets, classes, _ = worker._targets(y)
-        weights, _ = worker._weights(X.shape[0], targets if classes else None, sample_weight)
-        number, _ = admit_groups(groups, X.shape[0], worker._unit())
+        targets, classes, said = worker._targets(y)
+        weights, said_of_weights = worker._weights(X.shape[0], targets if classes else None, sample_weight)
+        number, size = admit_groups(groups, X.shape[0], worker._unit())
+        objective = self.objective_
+        if objective.relation is Relation.REPLACE_ONE and objective.public_size not in (None, size):
+            raise ValueError(f"Expected the {objective.public_size:,} records that the model was trained on, got {size:,}.")
         task = worker.task(X.shape[1], classes)
-        return self.objective_, self.objective_.records(X, with_weights(task, targets, weights), groups=number)
+        records = objective.records(X, with_weights(task, targets, weights), groups=number)
+        return objective, records, [*said, *said_of_weights]
 
     def _refuse_clipped(self, X: Any, y: Any) -> None:
         """ValueError where a row of validated X (n, d) is longer than data_norm, so that it is scaled down."""

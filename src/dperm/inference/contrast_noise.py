@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dperm._types import Array
-from dperm.inference.intervals import rows_basis
+from dperm.inference.directions import rows_basis
 from dperm.inference.parameter_noise import ParameterNoise
 from dperm.inference.released_derivatives import ReleasedDerivatives
 
@@ -65,7 +65,7 @@ class ContrastNoise:
         diagonal = np.diagonal(released.hessian)
         present = released.present(model)
         kept = np.flatnonzero(present)
-        basis = rows_basis(model, released, never)[kept]
+        basis = rows_basis(released, present, never)[kept]
         values, vectors = np.linalg.eigh(basis.T @ released.hessian[np.ix_(kept, kept)] @ basis)
         lowered = np.maximum(values - released.hessian_std * np.sqrt(2 * len(values)), 0.0)
         vectors = basis @ vectors

@@ -14,11 +14,12 @@ deviation τ_g, and θ̃ = θ̂ − F⁻¹(∇Σℓ(θ̂) + e), a step of Newton
 brought θ̂ near to it.
 
 F is known up to symmetric noise E, with entries of variance τ² on the diagonal and τ²/2 off it. It moves θ̃ by F⁻¹Eu, u = θ̃ − θ̂,
-which adds F⁻¹(τ²/2)(‖u‖²I + uuᵀ)F⁻¹ to the variance. Where F's least eigenvalue is not far above the noise none of this holds,
-nor for losses other than the squared one where u is long: there the intervals are refused.
+which adds F⁻¹(τ²/2)(‖u‖²I + uuᵀ)F⁻¹ to the variance, and variances are told with F's eigenvalues lowered by the largest that E
+has. Features that few records have are left out until F's least eigenvalue is far above the noise, and what they leave open is
+added (`Directions`). Where none of this holds, or for losses other than the squared one u is long, intervals are refused.
 
 Where the features of a column add up to the same for each row, rows have no component in some direction. Only what is estimable
-without that direction has an interval. Features that the noise hides, because few records have them, are left out.
+without that direction has an interval.
 docs/standard-errors.md has the coverage.
 """
 
@@ -34,11 +35,11 @@ from scipy.stats import norm
 
 from dperm import _validate as check
 from dperm._types import Array
+from dperm.inference.directions import Directions
 from dperm.inference.parameter_noise import ParameterNoise
-from dperm.inference.released_derivatives import HIDDEN, ReleasedDerivatives
+from dperm.inference.released_derivatives import ReleasedDerivatives
 from dperm.objectives import Squared
 
-_ABOVE_NOISE = 4.0  # F's least eigenvalue ÷ the largest that the noise has
 _NEAR = 0.25  # how far predictions may move from the model's, for losses that are not squared
 _FEWEST = 10.0  # records, in standard deviations of the noise in their number
 _NEARLY = 1e-6  # of a contrast's length: what may lie in directions without rows
@@ -142,30 +143,13 @@ def target_unit(model: Any) -> tuple[float, float]:
     return model.target_unit() if hasattr(model, "target_unit") else (1.0, 0.0)
 
 
-def rows_basis(model: Any, released: ReleasedDerivatives, never: ArrayLike | None) -> Array:
-    """(p, r) an orthonormal basis of the directions that rows have, among those of present features: without the directions
-    `never` (k, p) in which the release does not show any."""
-    present = released.present(model)
-    kept = np.flatnonzero(present)
-    identity = np.eye(len(present))[:, kept]
-    inside = np.zeros((0, len(kept))) if never is None else np.atleast_2d(np.asarray(never, dtype=np.float64))[:, kept]
-    inside = inside[inside.any(axis=1)]
-    inside /= np.linalg.norm(inside, axis=1, keepdims=True)
-    shown = np.einsum("ij,jk,ik->i", inside, released.hessian[np.ix_(kept, kept)], inside)
-    inside = inside[shown <= HIDDEN * released.hessian_std]
-    if not inside.any():
-        return identity
-    _, values, right = np.linalg.svd(inside)
-    return identity @ right[int((values > values[0] * 1e-9).sum()) :].T
-
-
 def estimable(
     model: Any, released: ReleasedDerivatives, contrasts: ArrayLike, *, never: ArrayLike | None = None
 ) -> NDArray[np.bool_]:
     """(m,) which of the contrasts (m, p) rows tell apart, so that they have intervals: those of features that so many records
     have that the release shows it, and that do not lie in a direction without rows."""
     table = np.atleast_2d(np.asarray(contrasts, dtype=np.float64))
-    basis = rows_basis(model, released, never)
+    basis = Directions.of(model, released, never).basis
     left_out = np.linalg.norm(table - table @ basis @ basis.T, axis=1)
     return left_out <= _NEARLY * np.linalg.norm(table, axis=1)
 
@@ -175,17 +159,15 @@ def _estimated(model: Any, released: ReleasedDerivatives, never: ArrayLike | Non
     released.refuse_other(model)
     if released.spread == "noise":
         raise ValueError('Expected derivatives released with spread="model" or "robust": of "noise" only the noise is known.')
-    basis = rows_basis(model, released, never)
-    curvature = basis.T @ released.hessian @ basis
-    size, std = len(curvature), released.hessian_std
-    least, asked = float(np.linalg.eigvalsh(curvature)[0]), _ABOVE_NOISE * std * np.sqrt(2 * size)
-    if not least > asked:
+    found = Directions.of(model, released, never)
+    if not found.least > found.asked:
         raise ValueError(
             "The noise of the released Hessian is too large beside it for standard errors: its least eigenvalue is "
-            f"{least:.3g}, and {asked:.3g} is asked for. More records, a larger epsilon for it, or fewer features are needed; "
-            "leave out features and levels that few records have."
+            f"{found.least:.3g}, and {found.asked:.3g} is asked for. More records, a larger epsilon for it, or fewer features "
+            "are needed."
         )
-    inverse = np.linalg.inv(curvature)
+    basis, curvature, std = found.basis, found.curvature, released.hessian_std
+    size, inverse = len(curvature), np.linalg.inv(curvature)
     inner = _gradient_variance(released, basis, curvature)
     if released.gradient is not None:
         moved = -inverse @ basis.T @ released.gradient
@@ -205,8 +187,9 @@ def _estimated(model: Any, released: ReleasedDerivatives, never: ArrayLike | Non
             f"{length * model.objective_.row_norm:.2g}, and the theory is of small moves, up to {_NEAR:g}. Train it by "
             "mechanism=Objective(margin=0.0), or with a larger epsilon or more records."
         )
-    inner = inner + std**2 / 2 * (length**2 * np.eye(size) + np.outer(moved, moved))
-    return basis.T @ released.theta + moved, inverse @ inner @ inverse + added, basis
+    inner = inner + std**2 / 2 * (length**2 * np.eye(size) + np.outer(moved, moved)) + found.spilled(model, released)
+    wide = found.inverse_allowing_for_noise(std)
+    return basis.T @ released.theta + moved, wide @ inner @ wide + added, basis
 
 
 def _gradient_variance(released: ReleasedDerivatives, basis: Array, curvature: Array) -> Array:

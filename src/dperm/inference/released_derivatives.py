@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._family import ours
 from dperm._types import Array
 from dperm.inference.parameter_noise import ParameterNoise
 from dperm.mechanisms import DerivativesRelease
 from dperm.mechanisms.derivatives import steepest
 from dperm.objectives import LinearObjective, Logistic, Squared
 from dperm.privacy import Assumption, Certificate
+from dperm.privacy.certificates.assumptions import stranger
 from dperm.release import Channel
 
 HIDDEN = 3.0  # standard deviations of the noise: up to them an entry of the Hessian cannot be told from 0
@@ -54,7 +56,7 @@ class ReleasedDerivatives:
     residuals, number_std, squares_std : (number, Σr²) or None, float, float
         Of squared loss and "model", and the standard deviations of the noise in both.
     clipped : bool
-        Whether rows or targets may have been clipped: then coefficients are those of clipped records.
+        Whether rows or targets may have been clipped, for nobody looked: then coefficients are those of clipped records.
     """
 
     theta: Array
@@ -170,11 +172,13 @@ def release_derivatives(
     if not callable(getattr(model, "records_of", None)):
         raise ValueError(f"Expected a linear model of dperm.estimators, got {type(model).__name__}.")
     unclipped = clipped == "refuse" and spread != "noise"
-    objective, records = model.records_of(X, y, groups, sample_weight=sample_weight, unclipped=unclipped)
+    objective, records, inputs = model.records_of(X, y, groups, sample_weight=sample_weight, unclipped=unclipped)
     beside = _beside(model, objective, spread)
     theta = model.parameters()
     mechanism = DerivativesRelease.calibrate(objective.facts, theta, check.positive("epsilon", epsilon), delta, beside=beside)
-    said = [_AT_PARAMETERS, *([_NOTHING_CLIPPED] if unclipped else [])]
+    said = [_AT_PARAMETERS, *([_NOTHING_CLIPPED] if unclipped else []), *inputs]
+    if not ours(type(model)):
+        said.append(stranger("estimator", model, "prepares each record by itself, as in its own fit", "stated"))
     channel = Channel.open(random_state, label=label or str(model.fitted_params_.get("label", "")))
     release = mechanism.release(objective, records, channel)
     parts, deviations = mechanism.parts(release.theta), mechanism.deviations(objective)
@@ -191,7 +195,7 @@ def release_derivatives(
         residuals=None if residuals is None else (float(residuals[0]), float(residuals[1])),
         number_std=deviations.get("residuals", 0.0),
         squares_std=deviations.get("residuals", 0.0) * steepest(objective) ** 2,
-        clipped=clipped == "named",
+        clipped=not unclipped,
     )
 
 
@@ -201,6 +205,10 @@ def _beside(model: Any, objective: LinearObjective, spread: str) -> list[str]:
         ParameterNoise.of(model)  # refused here where it is not known
         return []
     beside = [] if _noise_is_in_the_objective(model) else ["gradient"]
+    if objective.unit.several_rows:
+        raise ValueError(
+            'Expected one row a person, or spread="noise": of persons with several rows the theory here does not hold.'
+        )
     if spread == "robust":
         return [*beside, "products"]
     if isinstance(objective.loss, Squared):
@@ -209,7 +217,8 @@ def _beside(model: Any, objective: LinearObjective, spread: str) -> list[str]:
         return beside
     raise ValueError(
         f'Expected the squared loss, or the logistic loss without margin, with spread="model", got the {objective.loss.name} '
-        'loss. Fit with mechanism=Objective(margin=0.0), or take spread="robust".'
+        'loss. For log-odds train with mechanism=Objective(margin=0.0), as `dperm train --margin 0` does; spread="robust" takes '
+        "any smooth loss."
     )
 
 

@@ -5,25 +5,34 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from dperm._types import Array
 from dperm.data import Column, Dataset, Schema
 from dperm.data.schema.constant_sums import constant_sums
 from dperm.data.schema.level_contrasts import LevelContrasts, level_contrasts
 from dperm.inference import ContrastNoise, Interval, ReleasedDerivatives, contrast_intervals, estimable, release_derivatives
+from dperm.objectives import Logistic
+from dperm.privacy import Assumption
 from dperm.report.effect_values import unit_of_heights
-from dperm.report.effect_words import plain
+from dperm.report.effect_words import heights_of, plain
 
 _FORMAT = "dperm intervals 1"
+_WITHIN_RANGES = Assumption(
+    "No number of a record lay outside the range of its column.",
+    "caller",
+    "looked at before the charge; that it is so is known from the results",
+    "numbers within ranges",
+)
 
 
 @dataclass(frozen=True)
 class Coefficient:
-    """What a column does, beside its interval: of a category a level rather than the first one, of a number one unit more of it,
-    of a curve a knot rather than the first one.
+    """What a column does, beside its interval: of a category a level rather than the one that most records have, of a number one
+    unit more of it, of a curve a knot rather than the one that most records are near.
 
     Attributes
     ----------
@@ -106,7 +115,10 @@ def coefficient_table(
         model, dataset.features, targets, dataset.groups,
         epsilon=epsilon, delta=delta, spread=spread, clipped=clipped, label=dataset.name,
     )  # fmt: skip
-    return told(model, schema, released, level)
+    certificate = dataset.certified_beside(released.certificate)
+    if clipped == "refuse" and spread != "noise":
+        certificate = certificate.with_assumptions(_WITHIN_RANGES)
+    return told(model, schema, replace(released, certificate=certificate), level)
 
 
 def _refuse_clipped(dataset: Dataset) -> None:
@@ -126,7 +138,8 @@ def _refuse_clipped(dataset: Dataset) -> None:
 def told(model: Any, schema: Schema, released: ReleasedDerivatives, level: float = 0.95) -> CoefficientTable:
     """The table of what was released before, at no further cost."""
     never = never_seen(model, schema)
-    rows = [(each.name, what, vector) for each in level_contrasts(schema) for what, vector in _differences(each, schema)]
+    mass = np.where(released.present(model), np.diagonal(released.hessian), 0.0)
+    rows = [(each.name, what, vector) for each in level_contrasts(schema) for what, vector in _differences(each, schema, mass)]
     wide = np.zeros((len(rows), len(released.theta)))
     for place, (_, _, (features, vector)) in enumerate(rows):
         wide[place, features] = vector
@@ -148,6 +161,20 @@ def told(model: Any, schema: Schema, released: ReleasedDerivatives, level: float
     return CoefficientTable(coefficients, released, level, refused)
 
 
+def meaning_of(model: Any, schema: Schema) -> str:
+    """A sentence that says what coefficients are measured in."""
+    loss, classes = model.objective_.loss, list(getattr(model, "classes_", ()))
+    if classes and isinstance(loss.plain, Logistic) and not loss.plain.margin:
+        return f"Log-odds of {schema.target} = {classes[-1]}: e to the power of a coefficient is an odds ratio."
+    if classes:
+        why = ", for the model was trained with a margin; --margin 0 of `dperm train` makes log-odds"
+        return f"Points of the model's score for {schema.target} = {classes[-1]}. They are no log-odds{why}."
+    heights = heights_of(model, schema)
+    if heights.kind == "factor":
+        return f"Logarithms of factors of the {heights.label}: e to the power of a coefficient multiplies it."
+    return f"In units of {heights.label}."
+
+
 def never_seen(model: Any, schema: Schema) -> Any:
     """(k, p) directions of a model's parameters in which no row of the schema has a component."""
     return constant_sums(schema, model.objective_.intercept_scale)
@@ -158,15 +185,20 @@ def contrast_noise(model: Any, schema: Schema, data: Mapping[str, Any]) -> Contr
     return ContrastNoise.of(model, released_of(data), never=never_seen(model, schema))
 
 
-def _differences(contrasts: LevelContrasts, schema: Schema) -> list[tuple[str, tuple[slice, Any]]]:
-    """What is told of a column: in words, and as a vector of its features."""
-    first, vectors = contrasts.places[0], contrasts.vectors
-    if isinstance(first, str) or schema.curves:
+def _differences(contrasts: LevelContrasts, schema: Schema, mass: Array) -> list[tuple[str, tuple[slice, Any]]]:
+    """What is told of a column: in words, and as a vector of its features. `mass` (p,) is how much records say of each."""
+    places, vectors = contrasts.places, contrasts.vectors
+    if isinstance(places[0], str) or schema.curves:
+        own = mass[contrasts.features][: len(places)]
+        first = int(np.argmax(own)) if len(own) else 0
         return [
-            (f"{_said(place)} rather than {_said(first)}", (contrasts.features, vector - vectors[0]))
-            for place, vector in zip(contrasts.places[1:], vectors[1:], strict=True)
+            (f"{_said(place)} rather than {_said(places[first])}", (contrasts.features, vector - vectors[first]))
+            for place, vector in zip(places, vectors, strict=True)
+            if np.any(vector != vectors[first])  # the end of a cycle is its start
         ]
-    low, high = (float(place) for place in contrasts.places[:2])
+    low, high = float(places[0]), float(places[1])
+    if not np.any(vectors[1] != vectors[0]):
+        return []
     column = next(part for part in schema.parts if part.name == contrasts.name)
     logarithmic = isinstance(column, Column) and column.scale == "log"
     what, width = (f"{_said(high)} rather than {_said(low)}", 1.0) if logarithmic else ("per unit", high - low)

@@ -30,7 +30,7 @@ class IntervalsOptions:
         "of the training does, for `dperm effects --noise`.",
     ] = "model"
     clipped: Annotated[
-        str, "refuse: targets outside the schema's range are an error; named: intervals are those of clipped targets."
+        str, "refuse: numbers outside the schema's ranges are an error; named: intervals are those of clipped records."
     ] = "refuse"
     level: Annotated[float, "Share of such intervals that hold what they estimate."] = 0.95
     output: Annotated[Path, "File to write: the intervals, what was released, and its certificate, as JSON."] = Path(
@@ -42,17 +42,16 @@ class IntervalsOptions:
 
 def intervals(asked: IntervalsOptions) -> None:
     """Standard errors and confidence intervals of a model's coefficients, the noise of privacy included, for everybody. The
-    Hessian of the losses is released for them, and charged; `dperm effects --noise` draws bands by the same file.
+    Hessian of the losses is released for them, and charged. For a target of labels `dperm effects --noise` draws bands by it.
 
     \b
     Example:
-      dperm train people.csv --target wage --schema schema.json --public-size 20000
+      dperm train people.csv --schema people.schema.json --curves 0 --data-norm 2 -o model.json
       dperm intervals model.json people.csv --epsilon 0.5
-      dperm effects model.json --noise intervals.json
     """
     from dperm import _validate as check
     from dperm._rounding import upward
-    from dperm.report.coefficients import as_json, coefficient_table
+    from dperm.report.coefficients import as_json, coefficient_table, meaning_of
 
     check.fraction("--level", asked.level)
     refuse_same(asked.model, asked.source, asked.output)
@@ -73,17 +72,18 @@ def intervals(asked: IntervalsOptions) -> None:
     if asked.as_json:
         say_json(found.to_dict())
         return
-    _tell(found)
+    _tell(found, meaning_of(saved.fitted, schema))
     cost = found.released.certificate
     price = f"epsilon = {upward(cost.epsilon or 0.0)} at delta = {upward(cost.delta, 2)}"
     say(f"They cost {price}, charged to {dataset.name!r} beside what the model cost; see {asked.output}.{told_kept(older)}")
 
 
-def _tell(found: CoefficientTable) -> None:
+def _tell(found: CoefficientTable, meaning: str) -> None:
     """The table, and what it holds for."""
     if found.refused:
         say(f"No intervals: {found.refused}")
         return
+    say(meaning)
     width = max((len(f"{each.column}: {each.what}") for each in found.coefficients), default=0)
     say(f"{'':{width}}  {'estimate':>10}  {'std. error':>10}  {100 * found.level:g} % interval")
     hidden: list[str] = []
@@ -100,4 +100,4 @@ def _tell(found: CoefficientTable) -> None:
     holds = "if the model is true" if found.released.spread == "model" else "whether or not the model is true"
     say(f"Both the noise of privacy and the choice of records are in the intervals, which hold {holds}.")
     if found.released.clipped:
-        say("Targets outside their range were clipped: these are coefficients of clipped targets.")
+        say("Numbers outside their ranges were clipped: these are coefficients of clipped records.")
