@@ -732,7 +732,7 @@ def test_curves_are_trained_drawn_and_predicted_with(table: Path, schema: Path, 
     assert "a curve of 8 knots" in dperm(*train).stdout  # the number of records is private
     fitted, extra = model_from_json(model.read_text())
     assert extra["schema"]["curves"] == 8 and fitted.coef_.shape == (1, 8 + 2 + 8)
-    assert len(fitted.neighbours) == 7 + 7 and fitted.objective_.roughness is None
+    assert len(fitted.neighbours) == 7 + 7 and fitted.objective_.roughness.weight == 0.3
     told = dperm("effects", model, "-o", page).stdout
     assert "age" in told and "<svg" in page.read_text()
     drawn = json.loads(dperm("effects", model, "-o", page, "--json").stdout)

@@ -131,7 +131,7 @@ def test_heights_are_compared_with_what_the_page_compares_them_with() -> None:
     found = explain(model, NUMBERS, row, noise=First(1.0))
     job = next(part for part in found.parts if part.column == "job")
     place = {"baker": 0, "nurse": 1, "smith": 2}[row["job"]]
-    assert job.height == pytest.approx(drawn["job"].heights[place], rel=1e-6)
+    assert job.height == pytest.approx(drawn["job"].heights[place], rel=1e-4)  # features are singles
     assert found.constant + sum(part.height for part in found.parts) == pytest.approx(found.total)
     assert found.total == explain(model, NUMBERS, row).total
 

@@ -146,7 +146,7 @@ class Training:
 
     def forewarning(self) -> str:
         """What public facts alone say against the model before it is paid for; "" where they say nothing."""
-        if self.asked.fit_by is not None or not self.kind.drawn:
+        if self.asked.fit_by is not None or not self.kind.drawn or len(self.dataset.classes) == 1:  # which training refuses
             return ""
         from dperm.report.study_splits import count_of
 
