@@ -59,6 +59,7 @@ class Dataset:
     stated: bool = False  # whether a schema states ranges, categories and labels
     ordered: bool = False  # whether `classes` have an order, in which they stand
     range_stated: bool = False  # whether the range of the target is stated beside a file without a schema
+    search_counted: bool = False  # whether another certificate beside this one has what finding the schema cost
     indices: tuple[int, int] | None = None  # of libsvm files: the features' first index and last
 
     def __post_init__(self) -> None:
@@ -85,11 +86,11 @@ class Dataset:
         if self.found is None:
             return certificate
         trained = certificate.checked_otherwise("labels", "found privately with the schema, and charged")
-        return Certificate.of_all([self.found, trained])
+        return trained if self.search_counted else Certificate.of_all([self.found, trained])
 
     def certified_beside(self, certificate: Certificate) -> Certificate:
         """The certificate of a release beside a model, whose own certificate has what a private search for the schema cost."""
-        return replace(self, found=None).certified(certificate)
+        return replace(self, search_counted=True).certified(certificate)
 
     def charging(self) -> contextlib.AbstractContextManager[None]:
         """Charges within the block say that they are only claimed, where `certified` will say so."""

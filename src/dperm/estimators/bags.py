@@ -22,6 +22,7 @@ from dperm._remind import remind_of_budget, remind_of_clipped_weights, remind_of
 from dperm._types import Array
 from dperm.distributed import parted_table
 from dperm.estimators.base import PrivateLinearModel, all_or_nothing, plain, with_weights
+from dperm.estimators.ordinal import DPOrdinalClassifier
 from dperm.estimators.records import beside
 from dperm.estimators.shown import ShowsGuarantee
 from dperm.estimators.unsupported_wrappers import (
@@ -180,6 +181,10 @@ class DPBagging(MetaEstimatorMixin, ShowsGuarantee):
             raise TypeError(f"Expected label to be text, got {self.label!r}.")
         if self.estimator.get_params(deep=False).get("max_rows_per_unit") is not None:
             raise ValueError("Expected an estimator without max_rows_per_unit: the coins of a bag are of single records.")
+        if isinstance(self.estimator, DPOrdinalClassifier):
+            raise ValueError("Expected an estimator without an order of classes: its answers are medians, which have no mean.")
+        if self.estimator.label:
+            raise ValueError("Expected an estimator without label: give it to the bag, which is charged.")
         if self.estimator.random_state is not None:
             raise ValueError("Expected an estimator without random_state: give it to the bag.")
 

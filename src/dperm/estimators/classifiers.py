@@ -25,7 +25,6 @@ from dperm.objectives.targets import Logit
 from dperm.privacy import Assumption
 
 if TYPE_CHECKING:
-    from dperm.data import Schema
     from dperm.utility import UtilityCurve
 
 _L1_SHARES = {"l1": 1.0, "l2": 0.0, "elasticnet": 0.5}  # of penalties
@@ -103,7 +102,7 @@ class PrivateLinearClassifier(ClassifierMixin, WithMechanism):
         path = UtilityPath(objective, records, curve, draws=draws, tolerance=tolerance, random_state=random_state)
         return UtilityCurve.of(path, rows, task.targets(labels))
 
-    def _plain_steps(self, schema: Schema | None) -> list[tuple[str, Any]]:
+    def _plain_steps(self, target_range: tuple[float, float] | None) -> list[tuple[str, Any]]:
         from sklearn.svm import LinearSVC
 
         return [("model", with_coefficients(LinearSVC(), self.coef_, self.intercept_, self.classes_))]
@@ -197,7 +196,7 @@ class DPLogisticRegression(PrivateLinearClassifier):
             raise ValueError(f"Expected mechanism='auto' with penalty={self.penalty!r}, or the penalty as the mechanism's own.")
         return Coordinate(l1=alpha * share, l2=alpha * (1 - share))
 
-    def _plain_steps(self, schema: Schema | None) -> list[tuple[str, Any]]:
+    def _plain_steps(self, target_range: tuple[float, float] | None) -> list[tuple[str, Any]]:
         """Softmax, two classes, or a model for each class; with a margin these take log-odds as they are."""
         from sklearn.linear_model import LogisticRegression
         from sklearn.multiclass import OneVsRestClassifier

@@ -105,11 +105,11 @@ class ExportsToSklearn(BaseEstimator):
     data_norm: float
 
     @abstractmethod
-    def _plain_steps(self, schema: Schema | None) -> list[tuple[str, Any]]:
-        """The steps after rows have been scaled, fitted: the last is a model of scikit-learn. `schema`: by which targets were
-        scaled, if they were."""
+    def _plain_steps(self, target_range: tuple[float, float] | None) -> list[tuple[str, Any]]:
+        """The steps after rows have been scaled, fitted: the last is a model of scikit-learn. `target_range`: the one that
+        targets were scaled by, if they were."""
 
-    def to_sklearn(self, schema: Schema | None = None) -> Pipeline:
+    def to_sklearn(self, schema: Schema | None = None, *, target_range: tuple[float, float] | None = None) -> Pipeline:
         """A fitted pipeline of scikit-learn whose answers are those of this model.
 
         Its steps are a `RowNormScaler`, for rows longer than data_norm are scaled down, and a plain fitted model:
@@ -122,6 +122,9 @@ class ExportsToSklearn(BaseEstimator):
         schema : Schema or None
             The schema that the model was trained by: then a `TableEncoder` stands first, the pipeline takes frames, and numbers
             are answered in the target's own units.
+        target_range : (low, high) or None
+            Without a schema the range by which targets were scaled to [−1, 1] before the fit, as `dperm train` does it for files
+            of arrays.
 
         Returns
         -------
@@ -149,7 +152,8 @@ class ExportsToSklearn(BaseEstimator):
         if schema is None and hasattr(self, "feature_names_in_"):
             norm.feature_names_in_ = np.array(self.feature_names_in_)
         first = [] if schema is None else [("encoder", TableEncoder.of_schema(schema))]
-        return Pipeline([*first, ("norm", norm), *self._plain_steps(schema)])
+        bounds = target_range if schema is None else schema.target_range
+        return Pipeline([*first, ("norm", norm), *self._plain_steps(bounds)])
 
 
 def with_coefficients(model: Any, coef: Any, intercept: Any, classes: Any = None) -> Any:

@@ -18,6 +18,7 @@ from dperm._types import Array
 from dperm.distributed.table import of_dask
 from dperm.estimators.base import PrivateLinearModel, all_or_nothing
 from dperm.estimators.classifiers import PrivateLinearClassifier
+from dperm.estimators.records import same_rows
 from dperm.privacy import Certificate, Composed, Event, Gaussian, Relation, Risk, SelfComposed, calibrate
 from dperm.privacy import epsilon as best_epsilon
 from dperm.privacy.accountants.gaussian import gaussian_epsilon
@@ -78,6 +79,7 @@ class DPMultiLabel(MetaEstimatorMixin, BaseEstimator):
         self._checked()
         if of_dask(X) or of_dask(Y):
             raise ValueError("Expected rows and labels in memory for several labels, got a collection of Dask.")
+        same_rows(X, Y, "Y")
         with all_or_nothing(self):
             self._fit(X, _columns_of(Y), {"groups": groups, "absent": absent})
         return self

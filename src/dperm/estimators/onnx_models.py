@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 _OPSET = 17  # of the operators that are used: read by runtimes since 2022
 
 
-def model_to_onnx(model: PrivateLinearModel, schema: Schema | None = None, *, notes: Mapping[str, str] | None = None) -> bytes:
+def model_to_onnx(
+    model: PrivateLinearModel,
+    schema: Schema | None = None,
+    *,
+    target_range: tuple[float, float] | None = None,
+    notes: Mapping[str, str] | None = None,
+) -> bytes:
     """A fitted linear model as the bytes of an ONNX file, in single precision.
 
     Its input "features" is (n, d): rows as `predict` takes them, of a model that was trained by a schema the encoded features.
@@ -32,6 +38,8 @@ def model_to_onnx(model: PrivateLinearModel, schema: Schema | None = None, *, no
         Fitted.
     schema : Schema or None
         The schema that it was trained by, which scaled its targets.
+    target_range : (low, high) or None
+        Without a schema the range that scaled its targets, as of `to_sklearn`.
     notes : mapping of str to str, or None
         Texts that the file holds beside the model (its `metadata_props`).
 
@@ -50,7 +58,7 @@ def model_to_onnx(model: PrivateLinearModel, schema: Schema | None = None, *, no
         import skl2onnx  # pyright: ignore[reportMissingImports]
         from skl2onnx.common.data_types import FloatTensorType  # pyright: ignore[reportMissingImports]
 
-    steps = [(name, step) for name, step in model.to_sklearn(schema).steps if name != "encoder"]
+    steps = [(name, step) for name, step in model.to_sklearn(schema, target_range=target_range).steps if name != "encoder"]
     _register()
     plain = Pipeline(steps)
     last = steps[-1][1]

@@ -19,7 +19,7 @@ from dperm.objectives.ordinal import CumulativeLogits, thresholds_of
 from dperm.privacy import Assumption
 
 if TYPE_CHECKING:
-    from dperm.data import Schema
+    pass
 
 _MOST_CLASSES = 100
 
@@ -141,7 +141,7 @@ class DPOrdinalClassifier(PrivateLinearClassifier):
         """ValueError: utility along ε is known for two classes and squared loss."""
         raise ValueError("Expected two classes without an order for a path along epsilon: DPLogisticRegression has one.")
 
-    def _plain_steps(self, schema: Schema | None) -> list[tuple[str, Any]]:
+    def _plain_steps(self, target_range: tuple[float, float] | None) -> list[tuple[str, Any]]:
         """ValueError: scikit-learn has no model of ordered classes."""
         raise ValueError(
             "Expected a model that scikit-learn has, which knows none of ordered classes: coef_, intercept_, thresholds_ and "

@@ -103,6 +103,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                 "Expected a schema that was confirmed: ranges and categories of this one were read off the data, which is not "
                 "private. Correct it by what is publicly known, and pass confirmed(schema)."
             )
+        schema = schema.without_notes()
         self.schema_ = schema if self.curves is None else schema.with_curves(self.curves)
         if self.schema_.found is not None:
             raise ValueError(
@@ -122,6 +123,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def of_schema(cls, schema: Schema) -> Self:
         """A fitted encoder by the schema of a trained model, also one with a unit or that was found privately: it answers new
         rows, and no estimator is trained behind it."""
+        schema = schema.without_notes()  # which a proposed schema has of the rows it was read off
         encoder = cls(schema)
         encoder.schema_ = schema
         encoder.n_features_in_ = len(schema.feature_columns)

@@ -28,7 +28,7 @@ from dperm.privacy import Assumption
 from dperm.privacy.certificates.assumptions import clipped_counts, clipped_targets
 
 if TYPE_CHECKING:
-    from dperm.data import Schema
+    pass
 
 _USUAL_RADIUS = 5.0
 _LEAST_MEAN = 1e-300  # of an expected count: deviances ask for more than 0
@@ -141,11 +141,11 @@ class PrivateLinearRegressor(RegressorMixin, PrivateLinearModel):
             raise ValueError(f"Expected a model whose predictions are linear in a row, got {type(self).__name__}.")
         return LinearRegression()
 
-    def _plain_steps(self, schema: Schema | None) -> list[tuple[str, Any]]:
-        """A model that was given targets on [−1, 1] of a schema's range is brought to the target's units."""
+    def _plain_steps(self, target_range: tuple[float, float] | None) -> list[tuple[str, Any]]:
+        """A model that was given targets on [−1, 1] of a range is brought to the target's units."""
         coef, intercept = self.coef_, self.intercept_
-        if schema is not None and schema.target_range is not None and not self.counts and self.stated_range is None:
-            low, high = schema.target_range
+        if target_range is not None and not self.counts and self.stated_range is None:
+            low, high = target_range
             half = high / 2 - low / 2
             coef, intercept = half * coef, low + half + half * intercept
         return [("model", with_coefficients(self._plain_model(), coef, intercept))]

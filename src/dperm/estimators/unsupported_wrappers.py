@@ -67,6 +67,7 @@ _REFUSED: Mapping[str, _Refusal] = {
     ),
 }
 _VOTES = ("VotingClassifier", "VotingRegressor")
+_CHAINS = ("ClassifierChain", "RegressorChain")
 
 
 def third_party_assumption(estimator: Any) -> list[Assumption]:
@@ -84,6 +85,11 @@ def refuse_what_resamples() -> None:
         parameters = caller.get_params(deep=False)
         if refused is not None and parameters.get("cv") != "prefit":  # of fitted models the last one alone is trained
             raise ValueError(f"Expected no {name} around a private estimator: {refused.why}. Instead: {refused.instead}.")
+        if any(kind in _CHAINS for kind in _kinds(caller)) and parameters.get("cv") is not None:
+            raise ValueError(
+                f"Expected {name} with cv=None around a private estimator: {_STACKS.why.partition(',')[0]}, and each model "
+                "learns from what the one before it predicts of held-out records. Instead: DPMultiLabel trains several labels."
+            )
         if any(kind in _VOTES for kind in _kinds(caller)):
             others = [type(each).__name__ for _, each in parameters["estimators"] if not _is_private(each)]
             if others:
@@ -188,19 +194,26 @@ def _transformers(steps: Any) -> Iterator[tuple[str, bool]]:
 
     for _, step, *_ in steps:
         if isinstance(step, ColumnTransformer):
-            yield from _transformers(step.transformers)
+            yield from _transformers([*step.transformers, ("remainder", step.remainder)])
         elif isinstance(step, FeatureUnion):
             yield from _transformers(step.transformer_list)
         elif isinstance(step, Pipeline):
             yield from _transformers(step.steps)
         elif isinstance(step, BaseEstimator):
             yield type(step).__name__, not _ours(step) and get_tags(step).requires_fit and not _told(step)
+        elif hasattr(step, "fit"):  # of a class that says nothing of itself
+            yield type(step).__name__, True
 
 
 def _told(step: BaseEstimator) -> bool:
-    """Whether its parameters say what others of its kind would learn."""
-    given = step.get_params(deep=False)
-    return given.get("strategy") == "constant" or not isinstance(given.get("categories", "auto"), str)
+    """Whether it is one of those that learn nothing where their parameters say it all, and these do."""
+    given, kinds = step.get_params(deep=False), _kinds(step)
+    if "SimpleImputer" in kinds:
+        return given["strategy"] == "constant" and not given["add_indicator"]
+    if "OneHotEncoder" in kinds or "OrdinalEncoder" in kinds:
+        counted = given.get("min_frequency") is not None or given.get("max_categories") is not None
+        return not isinstance(given["categories"], str) and not counted
+    return False
 
 
 def _ours(estimator: BaseEstimator) -> bool:

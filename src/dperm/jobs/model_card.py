@@ -96,7 +96,7 @@ def _kind(estimator: Any) -> str:
 
 def _scores(file: Path, sha256: str, model: Path) -> ModelScores:
     """Released scores of the model with this SHA-256. ValueError for scores of another, and for what is no file of such."""
-    from dperm.report.model_scores import ModelScores
+    from dperm.report.model_scores import SHARES, ModelScores
 
     found = ModelScores.from_json(read(file))
     if found.model_sha256 != sha256:
@@ -104,4 +104,8 @@ def _scores(file: Path, sha256: str, model: Path) -> ModelScores:
             f"Expected scores of the model {model}, got those of another in {file}: evaluate this one by `dperm evaluate {model} "
             "… --test-data released`."
         )
+    shares = [value for name, value in found.scores.items() if name in SHARES or name.startswith("recall of ")]
+    invented = found.records < 0 or not found.certificate.mechanism.startswith("scores of a model")
+    if invented or any(value is not None and not 0 <= value <= 1 for value in shares):
+        raise ValueError(f"Expected scores as `dperm evaluate --test-data released` writes them, got others in {file}.")
     return found

@@ -224,6 +224,8 @@ def prepared_training(asked: TrainingOptions, progress: Callable[[int, int], Non
     dataset, schema, kind = _records(asked, progress, appended)
     if appended is not None:
         appended.refuse_others(asked, dataset, schema)
+        same = schema is not None and schema.found == appended.schema.found
+        dataset = replace(dataset, search_counted=same)
     estimator = kind.estimator(dataset, asked)
     files = {"": asked.output}
     if asked.fit_by is not None:

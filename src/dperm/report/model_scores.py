@@ -23,7 +23,7 @@ _TITLES = {
     "mean error in ranks": "Mean error in ranks",
     "mean error in ranks, of the middle rank": "Mean error in ranks, were the middle rank always given",
 }
-_SHARES = ("accuracy", "most frequent class", "balanced accuracy", "AUC")
+SHARES = ("accuracy", "most frequent class", "balanced accuracy", "AUC")
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class ModelScores:
         value, width = self.scores[name], self.half_widths.get(name)
         if value is None:
             return "hidden by the noise"
-        share = name in _SHARES or name.startswith("recall of ")
+        share = name in SHARES or name.startswith("recall of ")
         scale = 100 if share else 1
         more = "" if width is None else f" ± {_digits(scale * width, scale * width)}"
         return f"{_digits(scale * value, scale * (width or 0.0))}{more}{' %' if share else ''}"

@@ -50,7 +50,7 @@ def export(asked: ExportOptions) -> None:
         "dperm features": json.dumps(names, ensure_ascii=False),
     }
     file = reserved(asked.output)
-    file.write(model_to_onnx(fitted, schema, notes=notes))
+    file.write(model_to_onnx(fitted, schema, target_range=saved.target_range, notes=notes))
     if asked.as_json:
         say_json({"output": str(asked.output), "features": names, "model_sha256": saved.sha256})
         return
