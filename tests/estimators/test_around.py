@@ -30,8 +30,16 @@ from sklearn.impute import IterativeImputer, SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression, RANSACRegressor
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, TunedThresholdClassifierCV
 from sklearn.multiclass import OneVsRestClassifier
+from sklearn.multioutput import ClassifierChain
 from sklearn.pipeline import Pipeline, make_pipeline, make_union
-from sklearn.preprocessing import FunctionTransformer, Normalizer, OneHotEncoder, OrdinalEncoder, StandardScaler
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    Normalizer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    StandardScaler,
+    TargetEncoder,
+)
 from sklearn.semi_supervised import SelfTrainingClassifier
 
 from dperm.estimators import DPByPart, DPLogisticRegression, DPMLPClassifier, DPRidge, DPSearch, PublicRangeScaler
@@ -49,6 +57,17 @@ NET = DPMLPClassifier(classes=[0, 1], public_size=120, delta=1e-6)
 
 class Resampled(BaggingClassifier):
     """A bag of somebody else's, as other libraries derive theirs."""
+
+
+class Centring:
+    """A transformer that derives from nothing, and learns means."""
+
+    def fit(self, X: Any, y: Any = None) -> Any:
+        self.mean_ = X.mean(axis=0)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        return X - self.mean_
 
 
 class Rebalancing(BaseEstimator):
@@ -110,6 +129,15 @@ def test_what_fills_gaps_by_other_records_is_refused_before_the_charge(whole: An
     with pytest.raises(ValueError, match=f"Expected no {type(whole).__name__} around a private estimator"):
         whole.fit(rows, HALF)
     assert SpendLog.current().charges() == []
+
+
+def test_chains_of_held_out_predictions_are_refused_and_those_of_labels_are_not() -> None:
+    labels = np.stack([LABELS, 1 - LABELS], axis=1)
+    with pytest.raises(ValueError, match="Expected ClassifierChain with cv=None around a private estimator"):
+        ClassifierChain(MODEL, cv=3).fit(ROWS, labels)
+    assert SpendLog.current().charges() == []
+    ClassifierChain(MODEL).fit(ROWS, labels)
+    assert len(SpendLog.current().charges()) == 2
 
 
 def test_a_search_inside_a_bag_is_refused_before_its_charge() -> None:
@@ -193,6 +221,14 @@ def test_what_chooses_by_held_out_records_is_pointed_at(search: Any) -> None:
         (make_union(PCA(1), Normalizer()), "PCA"),
         (make_pipeline(Normalizer(), StandardScaler()), "StandardScaler"),
         (ColumnTransformer([("x", StandardScaler(), [0, 1]), ("y", "passthrough", [2]), ("z", "drop", [3])]), "StandardScaler"),
+        (ColumnTransformer([("x", "passthrough", [0])], remainder=StandardScaler()), "StandardScaler"),
+        (SimpleImputer(strategy="constant", fill_value=0.5, add_indicator=True), "SimpleImputer"),
+        (
+            OrdinalEncoder(categories=[[0.0, 1.0]] * 4, min_frequency=2, handle_unknown="use_encoded_value", unknown_value=-1),
+            "OrdinalEncoder",
+        ),
+        (TargetEncoder(categories=[[0.0, 1.0]] * 4, target_type="continuous"), "TargetEncoder"),
+        (Centring(), "Centring"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

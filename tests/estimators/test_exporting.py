@@ -140,6 +140,21 @@ def test_a_schema_gives_frames_and_the_target_s_own_units(unit: str) -> None:
         model.to_sklearn(schema.with_curves(0))
 
 
+def test_a_range_without_a_schema_gives_the_target_s_own_units() -> None:
+    rows, targets = RNG.random((200, 2)) / 2, RNG.uniform(-1, 1, 200)
+    model = DPRidge(epsilon=50.0, public_size=200).fit(rows, targets)
+    plain = model.to_sklearn(target_range=(0.0, 100.0))
+    np.testing.assert_allclose(plain.predict(rows), 50 + 50 * model.predict(rows), rtol=1e-5)
+
+
+def test_what_a_proposed_schema_says_of_its_rows_is_not_in_a_pipeline() -> None:
+    column = Column("age", "number", (0.0, 100.0), note="numbers from -13.4 to 124.4")
+    schema = Schema("t", "ward", (column, Column("ward", "label")), ("a", "b"))
+    model = Dataset.of(FRAME, schema).fit(DPLogisticRegression(epsilon=50.0, classes=["a", "b"]))
+    assert b"124.4" in pickle.dumps(schema)
+    assert b"124.4" not in pickle.dumps(model.to_sklearn(schema))
+
+
 def test_counts_come_as_they_are() -> None:
     frame = FRAME.assign(visits=RNG.poisson(2.0, 200))
     columns = (*COLUMNS, Column("visits", "label", (0.0, 9.0), measure="count"))

@@ -53,6 +53,18 @@ def test_the_certificate_is_that_of_all_releases_and_the_schema_goes_on(first: j
     dperm("card", first.output.with_name("third.json"), "-o", first.output.with_name("card.html"))
 
 
+def test_a_search_for_the_schema_counts_once(tmp_path: Path) -> None:
+    table, schema = tmp_path / "people.csv", tmp_path / "people.schema.json"
+    PEOPLE.to_csv(table, index=False)
+    dperm("data", "propose", table, "--target", "ill", "--epsilon", "1")
+    asked = jobs.TrainingOptions(source=str(table), schema=schema, epsilon=1.0, output=tmp_path / "first.json")
+    jobs.train(asked)
+    second = jobs.train(later(asked))
+    events = [charge.event for charge in SpendLog.current().charges()]
+    assert len(events) == 3
+    assert second.certificate.epsilon == pytest.approx(epsilon(Composed(tuple(events)), 1e-5), rel=1e-6)
+
+
 def test_other_tables_neighbours_and_parts_are_refused_before_the_charge(first: jobs.TrainingOptions, tmp_path: Path) -> None:
     charged = len(SpendLog.current().charges())
     for refused, why in (

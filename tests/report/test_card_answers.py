@@ -174,6 +174,12 @@ def test_scores_of_another_model_and_exact_ones_are_refused(trained: Path) -> No
     table |= {"test_data": "released", "scores": table["scores"] | {"accuracy": float("nan")}}
     with pytest.raises(ValueError, match="a score is nan"):
         ModelScores.from_json(json.dumps(table))
+    invented = json.loads((trained / "scores.json").read_text())
+    model = json.loads((trained / "m.json").read_text())
+    for changes in ({"scores": invented["scores"] | {"accuracy": 9.0}}, {"records": -5}, {"certificate": model["certificate"]}):
+        (trained / "invented.json").write_text(json.dumps(invented | changes))
+        told = dperm("card", trained / "m.json", "--scores", trained / "invented.json", *page, expect=1).stderr
+        assert "got others in" in told
     seeded = json.loads((trained / "scores.json").read_text())
     seeded["certificate"]["epsilon"] = 0.1
     with pytest.raises(ValueError, match="released evaluation"):

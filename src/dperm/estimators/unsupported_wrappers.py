@@ -111,7 +111,8 @@ def remind_of_what_looks(*, stacklevel: int) -> bool:
     callers = list(_callers())
     for caller in callers:
         name = type(caller).__name__
-        if {"estimator", "cv"} <= set(caller.get_params(deep=False)):
+        chained = any(kind in _CHAINS for kind in _kinds(caller))  # without held-out records, for others are refused
+        if {"estimator", "cv"} <= set(caller.get_params(deep=False)) and not chained:
             remind(
                 ("looks", name),
                 f"{name} trains on parts of the records, each time at the full price, and chooses by the others: that is neither "
