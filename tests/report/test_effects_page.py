@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dperm.data import Column, Schema
-from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPPoissonRegressor, DPRidge
+from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPOrdinalClassifier, DPPoissonRegressor, DPRidge
 from dperm.mechanisms import Objective, Output
 from dperm.report.effect_figures import Scale, picture
 from dperm.report.effect_values import Effect, MayBeEmpty, effects
@@ -118,6 +118,16 @@ def test_words_for_heights() -> None:
     assert f"one point more makes {100 * chance:.0f} %" in heights_of(with_margin, schema).explained
     machine = _fitted(schema, DPLinearSVC(classes=labels, random_state=0), labels)
     assert "it answers ill = yes where they add up to more than 0" in heights_of(machine, schema).explained
+    order = replace(schema.measured_as("ordinal"), classes=("bad", "fair", "good"))
+    ordered = _fitted(order, DPOrdinalClassifier(classes=["bad", "fair", "good"], random_state=0), ["bad", "fair", "good"])
+    page = effects_page(ordered, order)
+    assert "above 0 a value <strong>makes higher answers likelier</strong>, below 0 it makes lower answers likelier" in page
+    assert "dperm intervals" not in page
+    assert heights_of(ordered, order, "bad").up == "makes lower answers likelier"
+    odds = ordered.predict_proba(np.array([[0.2], [0.8]])) @ np.tril(np.ones((3, 3)))[:, 1:]  # of more than bad, of good
+    step = float(ordered.coef_[0, 0]) * 0.6
+    assert np.log(odds / (1 - odds))[1] - np.log(odds / (1 - odds))[0] == pytest.approx([step, step], rel=1e-3)
+    assert "one point more multiplies the odds of higher answers than any given one by 2.72" in page
     visits = Schema("t", "visits", (Column("x", "number", (0, 1)), Column("visits", "label", (0, 9), measure="count")))
     counted = heights_of(_fitted(visits, DPPoissonRegressor(target_bound=9.0, random_state=0), [0.0, 3.0]), visits)
     assert counted.said(np.log(2)) == "×2"
