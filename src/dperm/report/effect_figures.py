@@ -32,7 +32,7 @@ _TITLE, _TITLE_LINES = 48, 4  # letters in a line of a title within a figure, an
 _NAME, _NAME_LINES = 22, 2  # the same of a category
 _SMALL = 8.0  # points
 _ROOM = 0.06  # of the heights' span, that is left free above and below
-_LETTER = 0.02  # of an axis with bars, that a letter of a number takes
+_LETTER = 0.07  # inches that a letter of a number beside a bar takes
 _INSIDE = 0.08  # of the heights' span, between the scale's end and the marker of a level beyond it
 _MASS = 0.2  # of the axis, that the most records take below a curve
 _LABELS = 0.22  # of the span, beside bars, for their numbers
@@ -344,7 +344,10 @@ def _number(axes: Any, height: float, at: float, text: str, scale: Scale, ends: 
     limits = _bar_limits(scale)
     low, high = ends or limits
     rooms = [high - shown, 0.0 - low, shown] if right else [shown - low, high, -shown]
-    needed_room = _LETTER * len(text) * (limits[1] - limits[0])
+    letter = _LETTER * (limits[1] - limits[0]) * axes.figure.dpi / axes.bbox.width
+    if letter * len(text) > max(rooms):
+        text = text.replace(", ", ",\n")
+    needed_room = letter * max(map(len, text.split("\n")))
     place = next((number for number, room in enumerate(rooms) if room >= needed_room), int(np.argmax(rooms)))
     leftwards = right if place else not right
     gap = 8 if scale.cuts(height) and place != 1 else 3  # an arrow's head stands there
