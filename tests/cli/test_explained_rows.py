@@ -91,3 +91,9 @@ def test_an_explanation_has_no_bands(files: tuple[Path, Path]) -> None:
     assert "Expected --row or --records, got both" in both.stderr
     same = dperm("effects", model, "--row", f"{table}:1", "-o", table, expect=1)
     assert "Expected different files" in same.stderr
+
+
+def test_a_file_that_is_not_there_is_named_once(files: tuple[Path, Path], tmp_path: Path) -> None:
+    done = dperm("effects", files[0], "--noise", tmp_path / "none.json", "-o", tmp_path / "x.html", expect=1)
+    assert done.stderr.count("Cannot read") == 1
+    assert done.stderr.rstrip().endswith("No such file or directory.")
