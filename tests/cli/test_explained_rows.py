@@ -49,7 +49,9 @@ def test_entries_and_rows_of_tables_are_explained(files: tuple[Path, Path], tmp_
     typed = dperm("effects", model, "--row", f"age={row['age']}", "--row", f"job={row['job']}", "--row", "a=b=")
     assert f"age = {row['age']}" in typed.stdout
     assert "a=b = missing (maybe noise alone)" in typed.stdout
-    assert "Prediction: " in typed.stdout
+    said = " ".join(typed.stdout.split())
+    assert "Prediction: about " in said
+    assert " points may be noise of values that maybe no record has" in said
     found = json.loads(dperm("effects", model, "--row", f"{table}:3", "--json").stdout)
     assert {part["column"]: part["value"] for part in found["parts"]}["job"] == row["job"]
     assert found["constant"] + sum(part["height"] for part in found["parts"]) == pytest.approx(found["total"])
@@ -67,7 +69,8 @@ def test_entries_and_rows_of_tables_are_explained(files: tuple[Path, Path], tmp_
         (["age=3", "age=4"], "each name once, got 'age=4'"),
         (["age=3", "nurse"], "Expected --row name=value"),
         (["height=3"], "got one of 'height'"),
-        (["age=old"], "column 'age' holds 'old'"),
+        (["age=3"], "got none for ['job', 'a=b']. Say which are missing: None, or --row 'name='."),
+        (["age=old", "job=", "a=b=1"], "column 'age' holds 'old'"),
         (["TABLE:0"], "the number of its row as new.csv:3"),
         (["TABLE:x"], "the number of its row as new.csv:3"),
         (["TABLE:201"], "Expected a row from 1 to 200"),
@@ -88,3 +91,9 @@ def test_an_explanation_has_no_bands(files: tuple[Path, Path]) -> None:
     assert "Expected --row or --records, got both" in both.stderr
     same = dperm("effects", model, "--row", f"{table}:1", "-o", table, expect=1)
     assert "Expected different files" in same.stderr
+
+
+def test_a_file_that_is_not_there_is_named_once(files: tuple[Path, Path], tmp_path: Path) -> None:
+    done = dperm("effects", files[0], "--noise", tmp_path / "none.json", "-o", tmp_path / "x.html", expect=1)
+    assert done.stderr.count("Cannot read") == 1
+    assert done.stderr.rstrip().endswith("No such file or directory.")

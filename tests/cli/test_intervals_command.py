@@ -76,7 +76,7 @@ def test_effects_are_ranked_by_what_exceeds_the_noise_that_was_released(tmp_path
     assert "nothing is ranked" in dperm("effects", model, "-o", page).stdout
     dperm("intervals", model, table, "--epsilon", "2", "--spread", "noise", "-o", file)
     ranked = dperm("effects", model, "--noise", file, "-o", page).stdout
-    assert "1 of 2 columns do more than noise does" in ranked
+    assert "1 of 2 columns does more than noise does. Its lowest and highest levels:" in ranked
     assert "  age: 0 " in ranked
     wrong = dperm("effects", model, "--noise", table, "-o", page, expect=1)
     assert "not JSON" in wrong.stderr

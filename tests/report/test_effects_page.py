@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from sklearn.pipeline import make_pipeline
 
 from dperm.data import Column, Schema
-from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPPoissonRegressor, DPRidge
+from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPOrdinalClassifier, DPPoissonRegressor, DPRidge
 from dperm.mechanisms import Objective, Output
-from dperm.report.effect_figures import Scale, picture
+from dperm.report.effect_figures import Scale, draw_effect, picture
 from dperm.report.effect_values import Effect, MayBeEmpty, effects
 from dperm.report.effect_words import heights_of, plain, signed
 from dperm.report.effects import effects_page, plot_effects
@@ -118,6 +120,16 @@ def test_words_for_heights() -> None:
     assert f"one point more makes {100 * chance:.0f} %" in heights_of(with_margin, schema).explained
     machine = _fitted(schema, DPLinearSVC(classes=labels, random_state=0), labels)
     assert "it answers ill = yes where they add up to more than 0" in heights_of(machine, schema).explained
+    order = replace(schema.measured_as("ordinal"), classes=("bad", "fair", "good"))
+    ordered = _fitted(order, DPOrdinalClassifier(classes=["bad", "fair", "good"], random_state=0), ["bad", "fair", "good"])
+    page = effects_page(ordered, order)
+    assert "above 0 a value <strong>makes higher answers likelier</strong>, below 0 it makes lower answers likelier" in page
+    assert "dperm intervals" not in page
+    assert heights_of(ordered, order, "bad").up == "makes lower answers likelier"
+    odds = ordered.predict_proba(np.array([[0.2], [0.8]])) @ np.tril(np.ones((3, 3)))[:, 1:]  # of more than bad, of good
+    step = float(ordered.coef_[0, 0]) * 0.6
+    assert np.log(odds / (1 - odds))[1] - np.log(odds / (1 - odds))[0] == pytest.approx([step, step], rel=1e-3)
+    assert "one point more multiplies the odds of higher answers than any given one by 2.72" in page
     visits = Schema("t", "visits", (Column("x", "number", (0, 1)), Column("visits", "label", (0, 9), measure="count")))
     counted = heights_of(_fitted(visits, DPPoissonRegressor(target_bound=9.0, random_state=0), [0.0, 3.0]), visits)
     assert counted.said(np.log(2)) == "×2"
@@ -189,3 +201,36 @@ def test_the_lowest_and_the_highest_of_many_categories_are_drawn() -> None:
     assert drawn.remark == "The 6 lowest and the 6 highest of 30."
     order = np.argsort(effect.heights)
     assert [mark.text.split(":")[0] for mark in drawn.marks] == [towns[place] for place in (*order[:6], *order[-6:])]
+
+
+@pytest.mark.parametrize("bars", [True, False])
+def test_what_goes_on_beyond_a_picture_has_an_arrow(bars: bool) -> None:
+    """A strip that ended with the scale would be read as how far noise reaches."""
+    places = ("A", "B") if bars else (0.0, 1.0)
+
+    def drawn(height: float, reach: float) -> tuple[set[tuple[str, float]], list[str]]:
+        effect = Effect("x", places, np.array([-1.0, 1.0]), may_be_empty=(MayBeEmpty("missing", height, 0.0, reach),))
+        axes = Figure().add_subplot()
+        _, model = _homes()
+        scale = Scale.of([effect], heights_of(model, _homes()[0]), 0.0)
+        draw_effect(axes, effect, scale)
+        beside = [*axes.lines, *(line for inner in axes.child_axes for line in inner.lines)]
+        ends = {"low": scale.low, "high": scale.high}
+        heads = {(str(line.get_marker()), tuple(line.get_xdata() if bars else line.get_ydata())) for line in beside}
+        found = {(head, name) for head, (at, *_) in heads for name, end in ends.items() if at == end and head in "<>v^"}
+        texts = [text.get_text() for each in (axes, *axes.child_axes) for text in each.texts]
+        return found, texts
+
+    assert drawn(0.5, 0.9)[0] == set()
+    both, texts = drawn(2.81, 3.0)
+    assert both == ({("<", "low"), (">", "high")} if bars else {("v", "low"), ("^", "high")})
+    assert any("2.81" in text for text in texts)
+    assert len(drawn(0.5, 0.9)[1]) == (3 if bars else 0)
+
+
+def test_models_of_other_schemas_are_told_where_their_schema_is() -> None:
+    schema, model = _homes()
+    with pytest.raises(ValueError, match=r"got a pipeline: give its last step, .* effects\(pipeline\[-1\], pipeline"):
+        effects(make_pipeline(model), schema)
+    with pytest.raises(ValueError, match=r"features, got one of \d+\. The schema of a fitted TableEncoder, curves included"):
+        effects(model, replace(schema, curves=0))

@@ -10,7 +10,9 @@ import pandas as pd
 import pytest
 
 from dperm.data import Column, Schema, SchemaEncoder, SchemaError
+from dperm.data.schema.level_contrasts import level_contrasts
 from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPPoissonRegressor, DPQuantileRegressor, DPRidge
+from dperm.mechanisms.without_records import WithoutRecords
 from dperm.report.effects import effects
 from dperm.report.explained import Explanation, explain, explanation_page
 from dperm.report.level_noise import EqualNoise
@@ -116,7 +118,9 @@ def test_heights_are_those_of_the_effects() -> None:
     assert parts["job"].remark == "maybe noise alone"
     assert [parts[name].value for name in ("job", "admitted year", "hour")] == ["smith", "2020-01-01", "0"]
     assert found.ordered[0].height == max(found.parts, key=lambda part: abs(part.height)).height
-    assert found.answer == f"y {found.heights.level(found.total)}"
+    assert found.answer.startswith(f"y about {found.heights.level(found.total)}, of which an amount that is not known may be ")
+    known = explain(model, NUMBERS, {"age": 20, "income": 0, "hour": 0, "job": "baker", "admitted": "2020-01-01"})
+    assert known.answer == f"y {known.heights.level(known.total)}"
 
 
 def test_heights_are_compared_with_what_the_page_compares_them_with() -> None:
@@ -136,21 +140,50 @@ def test_heights_are_compared_with_what_the_page_compares_them_with() -> None:
     assert found.total == explain(model, NUMBERS, row).total
 
 
-def test_what_is_left_out_is_missing_where_the_schema_fills_it() -> None:
+def test_what_is_left_out_is_refused_and_what_is_missing_may_be_noise() -> None:
     model = _given(LABELS, DPLogisticRegression(epsilon=8.0, classes=["no", "yes"], random_state=0), ["no", "yes"])
-    found = explain(model, LABELS, {"age": 30})
+    whole = dict(_frame().iloc[0])
+    with pytest.raises(SchemaError, match=r"got none for \['income', 'hour', 'job', 'admitted'\]. Say which are missing"):
+        explain(model, LABELS, {"age": 30})
+    found = explain(model, LABELS, {**whole, "age": 30, "job": None})
     values = {part.column: (part.value, part.remark) for part in found.parts}
     assert values["age"] == ("30", "")
     assert values["job"] == ("missing", "maybe noise alone")
-    assert values["age × job"] == ("30, missing", "")
+    assert values["age × job"] == ("30, missing", "maybe noise alone")
+    assert found.noise is None
+    assert "of which an amount that is not known may be noise of values that maybe no record has" in found.answer
     strict = replace(LABELS, missing="drop")
     narrow = _given(replace(strict, missing="middle"), DPLogisticRegression(epsilon=8.0, classes=["no", "yes"]), ["no", "yes"])
-    with pytest.raises(SchemaError, match="Expected a value for each of the columns, got none for"):
+    with pytest.raises(SchemaError, match=r"got none for \['income', 'hour', 'job', 'admitted'\]\.$"):
         explain(narrow, strict, {"age": 30})
-    whole = dict(_frame().iloc[0])
     assert isinstance(explain(narrow, strict, whole), Explanation)
     with pytest.raises(SchemaError, match="does not fit the schema: column 'age' is missing"):
         explain(narrow, strict, {**whole, "age": None})
+
+
+@pytest.mark.parametrize("gaps", [1, 3])
+def test_predictions_say_how_much_of_them_may_be_noise(gaps: int) -> None:
+    """Nobody lacks a value: noise alone makes the levels of missing values, and seldom brings their sum beyond what is said."""
+    schema = replace(LABELS, pairs=(), missing="separate")
+    whole = _frame().assign(age=30, job="baker")
+    row = dict(whole.iloc[0]) | dict.fromkeys(["age", "income", "hour"][:gaps])
+    features = SchemaEncoder(schema, whole).features()[0]
+    missing = [contrasts.features.stop - 1 for contrasts in level_contrasts(schema) if row.get(contrasts.name, 0) is None]
+    assert len(missing) == gaps
+    beyond = 0
+    for seed in range(20):
+        model = DPLogisticRegression(epsilon=4.0, classes=["no", "yes"], random_state=seed)
+        found = explain(model.fit(features, np.resize(["no", "yes"], len(features))), schema, row)
+        noisy = [part for part in found.parts if part.remark == "maybe noise alone"]
+        law = WithoutRecords.of(model.trace_)
+        assert law is not None
+        assert found.noise is not None
+        assert found.noise < 4 * law.deviation * np.sqrt(gaps) / schema.divisor
+        beyond += abs(model.coef_[0][missing].sum()) / schema.divisor > found.noise
+        assert len(noisy) <= gaps
+    assert beyond <= 4  # of 20: a twentieth is 1, and 5 or more have a chance of 1 in 390
+    assert f"of which ±{found.noise:.2f} points may be noise of values that maybe no record has, so" in found.answer
+    assert found.to_dict()["noise"] == found.noise
 
 
 def test_the_constant_column_is_in_the_constant() -> None:
@@ -166,18 +199,19 @@ def test_rows_that_do_not_fit_are_refused() -> None:
     model = _given(LABELS, DPLogisticRegression(epsilon=8.0, classes=["no", "yes"], random_state=0), ["no", "yes"])
     with pytest.raises(SchemaError, match="got one of 'agee'"):
         explain(model, LABELS, {"agee": 30})
+    whole = dict(_frame().iloc[0])
     with pytest.raises(SchemaError, match="column 'age' holds 'old', which is no finite number"):
-        explain(model, LABELS, {"age": "old"})
+        explain(model, LABELS, {**whole, "age": "old"})
     with pytest.raises(ValueError, match="Expected one row, got 40"):
         explain(model, LABELS, _frame())
     with pytest.raises(ValueError, match="one of the labels"):
-        explain(model, LABELS, {"age": 30}, "maybe")
-    explain(model, LABELS, {"age": 30, "y": "yes"})  # a target beside it is not looked at
+        explain(model, LABELS, whole, "maybe")
+    explain(model, LABELS, {**whole, "y": "yes"})  # a target beside it is not looked at
 
 
 def test_a_page_holds_the_row_and_says_so() -> None:
     model = _given(LABELS, DPLogisticRegression(epsilon=8.0, classes=["no", "yes"], random_state=0), ["no", "yes"])
-    found = explain(model, LABELS, {"age": 30, "job": "<b>smith</b>"})
+    found = explain(model, LABELS, {**dict(_frame().iloc[0]), "job": "<b>smith</b>"})
     page = explanation_page(found, LABELS.name)
     assert "This page holds the row" in page
     assert "&lt;b&gt;smith" in page

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,13 @@ def test_effects_are_drawn_in_the_form_of_scikit_learn() -> None:
     heights = effects(fitted(), SCHEMA)[0].heights
     assert any(np.array_equal(line.get_ydata(), heights) for line in display.ax_[0].lines)
     assert display.figure_ is display.ax_[0].figure
+    question = "In the last four weeks, how often did you feel exhausted after work? " * 4
+    asked = EffectsDisplay([replace(each, column=question) for each in display.effects], display.scale).plot()
+    asked.figure_.canvas.draw()
+    boxes = [axes.get_tightbbox() for axes in asked.ax_]
+    assert boxes[0].x1 < boxes[1].x0, "titles and panels stand beside each other"
+    assert boxes[1].x1 < asked.figure_.bbox.width * 1.01
+    assert asked.ax_[0].bbox.width == pytest.approx(asked.ax_[1].bbox.width, rel=0.01)
     own, axes = pyplot.subplots()
     again = EffectsDisplay.from_estimator(fitted(), SCHEMA, columns=["job"], ax=axes)
     assert again.ax_[0] is axes and again.figure_ is own

@@ -56,8 +56,9 @@ def sha256_of(text: str) -> str:
 
 
 def json_table(path: Path) -> dict[str, Any]:
+    text = read(path)
     try:
-        data = json.loads(read(path), object_pairs_hook=unique_names)
+        data = json.loads(text, object_pairs_hook=unique_names)
     except json.JSONDecodeError as error:
         raise ValueError(f"Cannot read {path}: not JSON ({error}).") from None
     except ValueError as error:
@@ -175,8 +176,9 @@ def event_at(path: Path) -> Event:
     do not hold. ValueError for anything else."""
     from dperm._json import bounded_table
 
+    text = read(path)
     try:
-        table = bounded_table(read(path))
+        table = bounded_table(text)
     except ValueError as error:
         raise ValueError(f"Cannot read {path}: {error}.") from None
     return event_of(table)

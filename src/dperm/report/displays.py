@@ -11,7 +11,7 @@ from dperm import _validate as check
 from dperm._extras import needed
 from dperm._types import Array
 from dperm.report.candidates import DEFAULT
-from dperm.report.effect_figures import Scale, draw_effect
+from dperm.report.effect_figures import Scale, draw_effect, title_of
 from dperm.report.effect_values import Effect, deviations_for, effects, noise_of
 from dperm.report.effect_words import heights_of
 from dperm.report.level_noise import LevelNoise
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dperm.report.refits import Refits
 
 _ACROSS, _WIDTH, _HEIGHT = 3, 3.6, 2.8
+_TITLE = 34  # letters in a line of a title
 _COLOUR, _OTHER = "#0072B2", "#8c8c8c"
 
 
@@ -106,7 +107,7 @@ class EffectsDisplay:
         if len(drawn) != count:
             raise ValueError(f"Expected {count} axes, one for each effect, got {len(drawn)}.")
         for axes, effect in zip(drawn, self.effects, strict=True):
-            axes.set_title(effect.column, loc="left", fontsize=10, wrap=True)
+            axes.set_title(title_of(effect, _TITLE), loc="left", fontsize=10)
             draw_effect(axes, effect, self.scale)
         self.ax_, self.figure_ = np.array(drawn, dtype=object), drawn[0].figure
         return self

@@ -32,7 +32,8 @@ _TITLE, _TITLE_LINES = 48, 4  # letters in a line of a title within a figure, an
 _NAME, _NAME_LINES = 22, 2  # the same of a category
 _SMALL = 8.0  # points
 _ROOM = 0.06  # of the heights' span, that is left free above and below
-_LETTER = 0.02  # of an axis with bars, that a letter of a number takes
+_LETTER = 0.07  # inches that a letter of a number beside a bar takes
+_INSIDE = 0.08  # of the heights' span, between the scale's end and the marker of a level beyond it
 _MASS = 0.2  # of the axis, that the most records take below a curve
 _LABELS = 0.22  # of the span, beside bars, for their numbers
 
@@ -70,6 +71,10 @@ class Scale:
     def within(self, height: float) -> float:
         """The height that is drawn: one beyond the scale ends where this does."""
         return min(max(height, self.low), self.high)
+
+    def cuts(self, height: float) -> bool:
+        """Whether the height is beyond the scale."""
+        return not self.low <= height <= self.high
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,7 @@ def effects_figure(found: Sequence[Effect], scale: Scale, *, private: bool = Fal
     """One SVG with a small picture of each effect. `private`: it says so in itself."""
     across = max(1, min(_ACROSS, len(found)))
     rows = [found[start : start + across] for start in range(0, len(found), across)]
-    tall = [max(_height(effect) + 0.15 * _title(effect).count("\n") for effect in row) + 0.25 for row in rows]
+    tall = [max(_height(effect) + 0.15 * title_of(effect).count("\n") for effect in row) + 0.25 for row in rows]
     style: dict[Any, Any] = {**STYLE, "font.size": 9}
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(_WIDTH * across, sum(tall)), layout="constrained")
@@ -120,13 +125,14 @@ def effects_figure(found: Sequence[Effect], scale: Scale, *, private: bool = Fal
             figure.suptitle("PRIVATE: for the data holder alone", fontsize=9, x=0.99, ha="right")
         boxes = np.reshape(figure.subfigures(len(rows), across, height_ratios=tall, squeeze=False), -1)
         for box, effect in zip(boxes, found, strict=False):
-            box.suptitle(_title(effect), fontsize=10, x=0.02, ha="left")
+            box.suptitle(title_of(effect), fontsize=10, x=0.02, ha="left")
             draw_effect(box.add_subplot(), effect, scale)
         return as_svg(figure, f"effects of {len(found)} columns")
 
 
-def _title(effect: Effect) -> str:
-    return _wrapped(effect.column, _TITLE, _TITLE_LINES)
+def title_of(effect: Effect, width: int = _TITLE) -> str:
+    """The column's name on a few lines of so many letters; what does not fit is cut."""
+    return _wrapped(effect.column, width, _TITLE_LINES)
 
 
 def _wrapped(name: str, width: int, lines: int) -> str:
@@ -230,11 +236,24 @@ def _draw_beside(axes: Any, level: MayBeEmpty, scale: Scale) -> tuple[Any, float
     beside.set_xticks([0.0], [level.name])
     beside.grid(visible=False, axis="x")
     _threshold(beside, level, scale, upright=True)
-    shown = scale.within(level.height)
+    inside = _INSIDE * (scale.high - scale.low)
+    shown = min(max(level.height, scale.low + inside), scale.high - inside)
     beside.plot([0.0], [shown], **_look_apart(level, scale))
+    if scale.cuts(level.height):
+        below = level.height > 0
+        beside.annotate(
+            scale.heights.said(level.height),
+            (0.0, shown),
+            xytext=(0, -6 if below else 6),
+            textcoords="offset points",
+            ha="center",
+            va="top" if below else "bottom",
+            fontsize=_SMALL - 1.5,
+        )
     if level.judged and level.noise is not None:
-        ends = [scale.within(level.height + side * scale.deviations * level.noise) for side in (-1, 1)]
-        beside.plot([0.0, 0.0], ends, color=INK, linewidth=0.8)
+        ends = [level.height + side * scale.deviations * level.noise for side in (-1, 1)]
+        beside.plot([0.0, 0.0], [scale.within(end) for end in ends], color=INK, linewidth=0.8)
+        _mark_cuts(beside, ends, scale, upright=True)
     return beside, 0.0, shown, described_empty(level, scale)
 
 
@@ -258,12 +277,23 @@ def _threshold(axes: Any, level: MayBeEmpty, scale: Scale, *, upright: bool, at:
     """How far noise alone brings a level without records, within the scale."""
     if level.reach is None:
         return
-    ends = [scale.within(level.without - level.reach), scale.within(level.without + level.reach)]
+    reached = [level.without - level.reach, level.without + level.reach]
+    ends = [scale.within(end) for end in reached]
+    _mark_cuts(axes, reached, scale, upright=upright, at=at)
     sizes = {"color": INK, "alpha": 0.1, "linewidth": 0}
     if upright:
         axes.fill_between([at - 0.4, at + 0.4], ends[0], ends[1], **sizes)
     else:
         axes.fill_betweenx([at - 0.4, at + 0.4], ends[0], ends[1], **sizes)
+
+
+def _mark_cuts(axes: Any, ends: Sequence[float], scale: Scale, *, upright: bool, at: float = 0.0) -> None:
+    """An arrow's head at each end of the scale beyond which one of these heights is: what ends there goes on."""
+    for end in ends:
+        if scale.cuts(end):
+            place, head = scale.within(end), ("v^" if upright else "<>")[end > scale.high]
+            where = ([at], [place]) if upright else ([place], [at])
+            axes.plot(*where, marker=head, markersize=5, color=_APART, markeredgewidth=0, clip_on=False, zorder=3)
 
 
 def _draw_bars(axes: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float, float, str]]:
@@ -288,11 +318,13 @@ def _draw_bars(axes: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float
         colour = _STANDS_OUT if level.counts else _APART
         axes.barh([at], [scale.within(level.height)], height=0.6, color=colour, alpha=1.0 if level.counts else 0.45)
         if level.judged and level.noise is not None:
-            ends = [scale.within(level.height + side * scale.deviations * level.noise) for side in (-1, 1)]
-            axes.plot(ends, [at, at], color=INK, linewidth=0.8)
+            ends = [level.height + side * scale.deviations * level.noise for side in (-1, 1)]
+            axes.plot([scale.within(end) for end in ends], [at, at], color=INK, linewidth=0.8)
+            _mark_cuts(axes, ends, scale, upright=False, at=at)
         if not (level.judged and level.noise is not None):  # a band stands there
             said = "" if level.judged else ", within noise" if level.reach is not None else ", maybe noise"
-            _number(axes, level.height, at, scale.heights.said(level.height) + said, scale)
+            ends = _bar_limits(scale) if level.reach is None else (scale.low, scale.high)  # where a strip may have arrows
+            _number(axes, level.height, at, scale.heights.said(level.height) + said, scale, ends)
         marked.append((axes, scale.within(level.height), at, described_empty(level, scale)))
         rows, names = [at, *rows], [level.name, *names]
     axes.set_yticks(rows, [_wrapped(name, _NAME, _NAME_LINES) or " " for name in names], fontsize=_SMALL)
@@ -305,16 +337,24 @@ def _draw_bars(axes: Any, effect: Effect, scale: Scale) -> list[tuple[Any, float
     return marked
 
 
-def _number(axes: Any, height: float, at: float, text: str, scale: Scale) -> None:
-    """The number of a bar, at its end, or on the other side of 0 where it would leave the picture."""
+def _number(axes: Any, height: float, at: float, text: str, scale: Scale, ends: tuple[float, float] | None = None) -> None:
+    """The number of a bar: at its end, on the other side of 0 or within the bar, at the first of these where there is room
+    between `ends`, by default those of the axis."""
     right, shown = height >= 0, scale.within(height)
-    low, high = _bar_limits(scale)
-    there = (high - shown if right else shown - low) < _LETTER * len(text) * (high - low)
-    leftwards = right if there else not right
+    limits = _bar_limits(scale)
+    low, high = ends or limits
+    rooms = [high - shown, 0.0 - low, shown] if right else [shown - low, high, -shown]
+    letter = _LETTER * (limits[1] - limits[0]) * axes.figure.dpi / axes.bbox.width
+    if letter * len(text) > max(rooms):
+        text = text.replace(", ", ",\n")
+    needed_room = letter * max(map(len, text.split("\n")))
+    place = next((number for number, room in enumerate(rooms) if room >= needed_room), int(np.argmax(rooms)))
+    leftwards = right if place else not right
+    gap = 8 if scale.cuts(height) and place != 1 else 3  # an arrow's head stands there
     axes.annotate(
         text,
-        (0.0 if there else shown, at),
-        xytext=(-3 if leftwards else 3, 0),
+        (0.0 if place == 1 else shown, at),
+        xytext=(-gap if leftwards else gap, 0),
         textcoords="offset points",
         va="center",
         ha="right" if leftwards else "left",

@@ -246,10 +246,18 @@ def unit_of_heights(model: Any, schema: Schema) -> float:
 def row_of(model: Any, schema: Schema, label: Any) -> tuple[int, float]:
     """The row of `coef_` that scores the label, and its sign. ValueError where there is none."""
     if not hasattr(model, "coef_"):
+        if hasattr(model, "steps"):
+            raise ValueError(
+                "Expected a linear model, got a pipeline: give its last step, and the schema of its encoder, as in "
+                "effects(pipeline[-1], pipeline[0].schema_)."
+            )
         raise ValueError(f"Expected a linear model, got {type(model).__name__}: a network says nothing of one column alone.")
     table = np.atleast_2d(model.coef_)
     if table.shape[1] != schema.dimension:
-        raise ValueError(f"Expected a model of the schema's {schema.dimension} features, got one of {table.shape[1]}.")
+        raise ValueError(
+            f"Expected a model of the schema's {schema.dimension} features, got one of {table.shape[1]}. The schema of a fitted "
+            "TableEncoder, curves included, is its schema_: pipeline[0].schema_ where it is the first step."
+        )
     if not np.isfinite(table).all():
         raise ValueError("Expected finite coefficients: this training diverged, and the model says nothing.")
     known: list[Any] = list(getattr(model, "classes_", ()))

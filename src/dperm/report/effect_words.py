@@ -97,6 +97,14 @@ def heights_of(model: Any, schema: Schema, label: Any = None) -> Heights:
     shown = classes[-1] if label is None else label
     meant = f"{schema.target} = {shown}"
     up, down = f"makes {meant} likelier", f"makes {meant} less likely"
+    if loss.targets.ranked:
+        rising, falling = ("higher", "lower") if shown == classes[-1] else ("lower", "higher")
+        explained = (
+            f"Heights are points on one scale from {classes[0]} to {classes[-1]}: one point more multiplies the odds of {rising} "
+            f"answers than any given one by 2.72."
+        )
+        up, down = f"makes {rising} answers likelier", f"makes {falling} answers likelier"
+        return Heights(f"points towards {shown}", up, down, explained, "points", meant)
     if loss.outputs > 1 or (isinstance(loss.plain, Logistic) and not loss.plain.margin):
         rest = " where it says nothing of the others" if loss.outputs > 1 else ""
         explained = (

@@ -69,7 +69,8 @@ def effects_page(
         private=private,
         compared=LevelNoise.compared if noise is None else noise.compared,
         weighted=noise is not None and noise.weighted,
-        lawful=WithoutRecords.of(model.trace_) is not None,
+        # intervals are not released of more than two classes
+        lawful=WithoutRecords.of(model.trace_) is not None and len(getattr(model, "classes_", ())) <= 2,
         massed=any(effect.mass is not None for effect in found),
         one_in=round(1 / CHANCE),
         certificate=model.certificate_,

@@ -59,6 +59,10 @@ class Explanation:
         The model's answer: a label, or a number in the target's units.
     heights : Heights
         The unit of heights.
+    noise : float or None
+        How much of the total may be noise of values that maybe no record has, which are those with the remark "maybe noise
+        alone": if no record has any of them, noise adds more to the total, or takes more from it, in at most 1 of 20 trainings.
+        0 where the row has no such value, None where the law of that noise is not known.
     """
 
     parts: tuple[Part, ...]
@@ -67,6 +71,7 @@ class Explanation:
     probability: float | None
     prediction: Any
     heights: Heights
+    noise: float | None = 0.0
 
     @property
     def ordered(self) -> list[Part]:
@@ -75,11 +80,24 @@ class Explanation:
 
     @property
     def answer(self) -> str:
-        """The prediction in words."""
+        """The prediction in words, with what of it may be noise of values that maybe no record has."""
+        about = "" if self.noise == 0 else "about "
         if self.heights.kind != "points":
-            return f"{self.heights.label} {self.heights.level(self.total)}"
-        said = f"{self.total:.2f} points, so {self.prediction}"
-        return said if self.probability is None else f"{said}; {self.heights.label} has a probability of {self.probability:.3g}"
+            return f"{self.heights.label} {about}{self.heights.level(self.total)}{self._doubt}"
+        said = f"{about}{self.total:.2f} points{self._doubt}, so {self.prediction}"
+        if self.probability is None:
+            return said
+        return f"{said}; {self.heights.label} has a probability of {about}{self.probability:.3g}"
+
+    @property
+    def _doubt(self) -> str:
+        """What of the prediction may be noise of values that maybe no record has, or nothing."""
+        if self.noise == 0:
+            return ""
+        much = "an amount that is not known" if self.noise is None else self.heights.size(self.noise)
+        sign = "" if self.noise is None or self.heights.kind == "factor" else "±"
+        unit = " points" if self.noise is not None and self.heights.kind == "points" else ""
+        return f", of which {sign}{much}{unit} may be noise of values that maybe no record has"
 
     def to_dict(self) -> dict[str, Any]:
         """The explanation as JSON has it."""
@@ -92,6 +110,7 @@ class Explanation:
             "probability": self.probability,
             "prediction": answer,
             "unit": self.heights.axis,
+            "noise": self.noise,
         }
 
 
@@ -101,9 +120,10 @@ def explain(
     """Explain the prediction of a fitted linear estimator for one row: a mapping of the table's columns to entries, or a table of
     one row.
 
-    Columns that a mapping leaves out are missing, where the schema fills missing values. `label`, `constant` and `noise`, which
-    may say what heights are compared with, are those of `dperm.report.effects.effects`. Nothing is charged, and nothing of the
-    row is kept.
+    A mapping has an entry for each column that features are made of; None says that it is missing, where the schema fills missing
+    values. A column that was left out is refused: what the model says of missing values may be noise alone. `label`, `constant`
+    and `noise`, which may say what heights are compared with, are those of `dperm.report.effects.effects`. Nothing is charged,
+    and nothing of the row is kept.
 
     SchemaError for a row that does not fit the schema, ValueError for a model of other features and for another number of rows.
     """
@@ -117,7 +137,7 @@ def explain(
     seen = _as_seen(model, X)
     clipped = set(clipped_rows(schema, table).get(0, "").split(", "))
     doubtful = {
-        effect.column: {level.name for level in effect.may_be_empty if not level.counts}
+        effect.column: {level.name: level.reach for level in effect.may_be_empty if not level.counts}
         for effect in effects(model, schema, label, noise=noise)
     }
     inside = range_inside(model, schema)
@@ -126,6 +146,7 @@ def explain(
     total = start + float(seen @ weights)
     parts: list[Part] = []
     reference = None if noise is None else noise.reference
+    reaches: dict[str, float | None] = {}
     for part, contrasts in zip(schema.parts, level_contrasts(schema, reference), strict=True):
         mine, average = weights[contrasts.features], float(contrasts.average @ weights[contrasts.features])
         start += average
@@ -133,7 +154,12 @@ def explain(
         columns = (part.first, part.second) if isinstance(part, Pair) else (part,)
         value = ", ".join(_entry(table.frame[column.source].iloc[0]) for column in columns)
         remark = "taken at the end of its range" if any(_of(column) in clipped for column in columns) else ""
-        if _level(contrasts, seen) in doubtful[part.name]:
+        level = _level(contrasts, seen)
+        if level in doubtful[part.name]:
+            reaches[part.name] = doubtful[part.name][level]
+        elif isinstance(part, Pair) and (part.first.name in reaches or part.second.name in reaches):
+            reaches[part.name] = None  # the law of such a cell's noise is not stated
+        if part.name in reaches:
             remark = "maybe noise alone"
         parts.append(Part(part.name, value, height, remark))
     if constant is not None:
@@ -144,7 +170,19 @@ def explain(
         prediction: Any = str(answers[0])
     else:
         prediction = float((answers if inside is None else inside.restored(answers))[0])
-    return Explanation(tuple(parts), start, total, _probability(model, X, label), prediction, heights_of(model, schema, label))
+    heights, shorter = heights_of(model, schema, label), float(np.linalg.norm(seen)) / (float(np.linalg.norm(X)) or 1.0)
+    doubt = _joint_reach(list(reaches.values()), shorter)
+    return Explanation(tuple(parts), start, total, _probability(model, X, label), prediction, heights, doubt)
+
+
+def _joint_reach(reaches: list[float | None], shorter: float) -> float | None:
+    """How far from 0 the noise of several levels without records brings their sum in a row that was scaled by `shorter`.
+
+    By `WithoutRecords` their parameters have a law that is the same in all directions, or are such a vector moved towards 0. So
+    the sum of a_j·θ_j has the law of ‖a‖·θ_1, and the reaches, a_j times that of θ_1, add up in squares.
+    """
+    known = [reach for reach in reaches if reach is not None]
+    return shorter * float(np.linalg.norm(known)) if len(known) == len(reaches) else None
 
 
 def _level(contrasts: LevelContrasts, seen: Array) -> str:
@@ -188,9 +226,10 @@ def _one_row(schema: Schema, row: Any) -> ReadTable:
         given: dict[str, Any] = dict(row)
         if wrong := [name for name in given if name not in schema.table_columns()]:
             raise SchemaError(f"Expected values of the columns {known[:12]}, got one of {wrong[0]!r}.")
-        absent = [name for name in known if name not in given]
-        if absent and schema.missing in ("error", "drop"):
-            raise SchemaError(f"Expected a value for each of the columns, got none for {absent[:5]}.")
+        if absent := [name for name in known if name not in given]:
+            filled = schema.missing not in ("error", "drop")
+            empty = " Say which are missing: None, or --row 'name='." if filled else ""
+            raise SchemaError(f"Expected an entry for each of the columns, got none for {absent[:12]}.{empty}")
         row = pd.DataFrame({name: pd.Series([given.get(name)], dtype="object") for name in known})
     table = as_table(row)
     if len(table.frame) != 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,9 @@ def test_several_columns_of_one() -> None:
     assert Schema.from_dict(json.loads(SCHEMA.to_json())) == SCHEMA
     fault = "column 'upper' holds 'a', which is no finite number"
     assert row_faults(SCHEMA, FRAME.assign(bp="a/5")) == dict.fromkeys(range(4), fault)
+    commas = replace(SCHEMA, extra={**SCHEMA.extra, "decimal": ","})
+    marks = "column 'upper' holds '1.25', which is no finite number; this table has decimal commas: 1,25"
+    assert row_faults(commas, FRAME.assign(bp="1.25/5"))[0] == marks
     with pytest.raises(SchemaError, match="lacks the columns \\['bp'\\]"):
         Dataset.of(FRAME.drop(columns="bp"), SCHEMA)
 

@@ -30,10 +30,13 @@ class EffectsOptions:
     records: Annotated[Path | None, "The table it was trained on: bands are drawn, and the page is PRIVATE."] = None
     noise: Annotated[Path | None, "A file of `dperm intervals` for this model, for bands of the noise of privacy."] = None
     refits: Annotated[int, "With --records: models that are trained to see how they differ."] = 100
-    label: Annotated[str | None, "Of more than two classes: for which."] = None
+    label: Annotated[
+        str | None, "Of more than two classes: for which. The first of two, or of ordered ones, turns signs round."
+    ] = None
     row: Annotated[
         list[str] | None,
-        "Explain one prediction instead: repeat it, --row age=40 --row job=nurse; or the row of a table, --row new.csv:3.",
+        "Explain one prediction instead: repeat it for each column, --row age=40 --row job=nurse, or --row job= where "
+        "it is missing; or the row of a table, --row new.csv:3.",
     ] = None
     output: Annotated[
         Path | None,
@@ -129,7 +132,9 @@ def _tell(found: Sequence[Effect], order: tuple[list[Effect], list[Effect]] | No
         say("The noise of these levels is not known, so that nothing is ranked. The lowest and the highest level of each column:")
     else:
         first, rest = order
-        say(f"{len(first)} of {len(first) + len(rest)} columns do more than noise does. Their lowest and highest levels:")
+        verb = "does" if len(first) == 1 else "do"
+        ends = f" {'Its' if len(first) == 1 else 'Their'} lowest and highest levels:" if first else ""
+        say(f"{len(first)} of {len(first) + len(rest)} columns {verb} more than noise does.{ends}")
     for each in first[:_SHOWN]:
         low, high = each.ends
         ends = f"{each.place(low)} {heights.said(each.heights[low])}, {each.place(high)} {heights.said(each.heights[high])}"

@@ -21,7 +21,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
 from dperm._types import Array
-from dperm.data.schema.entries import as_numbers, is_number, numbers, texts
+from dperm.data.schema.entries import as_numbers, decimal_hint, is_number, numbers, texts
 from dperm.data.schema.moments import ISO
 from dperm.data.schema.ranges import checked_range
 from dperm.data.schema.written_forms import FORMS, piece_of, read_forms
@@ -350,7 +350,9 @@ class Column:
             lenient = encoding.lenient or self.unknown == "ignore"
             broken = values.notna().to_numpy() & ~np.isfinite(given) & (not lenient)
             what = "which is no finite number"
-        return {int(row): f"column {self.name!r} holds {str(values.iloc[row])!r}, {what}" for row in np.flatnonzero(broken)}
+        held = {int(row): str(values.iloc[row]) for row in np.flatnonzero(broken)}
+        mark = encoding.decimal if self.type == "number" else "."
+        return {row: f"column {self.name!r} holds {entry!r}, {what}{decimal_hint(entry, mark)}" for row, entry in held.items()}
 
     def outside(self, values: pd.Series[Any], decimal: str = ".") -> NDArray[np.bool_]:
         """(n,): which entries are numbers or dates outside the range: they are taken at its end."""

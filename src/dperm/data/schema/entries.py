@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _COMMA = re.compile(r"[+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?|\d*,\d+)(?:[eE][+-]?\d+)?")
 #: with commas between thousands
 _POINT = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
+#: with a decimal point, as decimal commas do not allow
+_WITH_POINT = re.compile(r"\s*[+-]?\d*\.\d+\s*")
 #: a sign, a currency's or a percent sign on either side, and the number
 _MARK = r"(?:[$€£¥%]|EUR|USD|GBP|CHF|JPY|SEK|NOK|DKK|PLN)?"
 _MARKED = re.compile(rf"([+-]?){_MARK}\s*([+-]?(?=[.,]*\d)[\d.,]+)\s*{_MARK}")
@@ -153,8 +155,15 @@ def numbers(values: pd.Series[Any], name: str, *, decimal: str = ".", lenient: b
     return result
 
 
+def decimal_hint(wrong: str, decimal: str) -> str:
+    """How a number with a decimal point is written where decimal marks are commas; nothing for other entries."""
+    if decimal == "," and _WITH_POINT.fullmatch(wrong):
+        return f"; this table has decimal commas: {wrong.strip().replace('.', ',')}"
+    return ""
+
+
 def _hint(wrong: str, decimal: str) -> str:
-    if decimal == "," and re.fullmatch(r"\s*[+-]?\d*\.\d+\s*", wrong):
+    if decimal == "," and _WITH_POINT.fullmatch(wrong):
         return ' This table is read with decimal commas: if its marks are points, say "decimal": "." in the schema\'s format.'
     if decimal == "." and re.fullmatch(r"\s*[+-]?\d*,\d+\s*", wrong):
         return ' Where decimal marks are commas, say "decimal": "," in the schema\'s format.'
