@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 
 from dperm.data import Column, Dataset, Schema
 from dperm.data.schema.schema import usual_knots
-from dperm.estimators import model_from_json
+from dperm.estimators import DPOrdinalClassifier, model_from_json
 from dperm.report.judging import judge_classes
 from dperm.report.released import release_class_scores
-from dperm.report.study_scores import measures_of, score_ranks
+from dperm.report.study_fits import Shared, answers_of
+from dperm.report.study_scores import measures_of, median_class, score_ranks
+from dperm.report.study_settings import Study
 from helpers.commands import dperm
 
 ORDER = ["none", "mild", "severe", "worst"]
@@ -90,6 +93,24 @@ def test_compare_puts_the_ordinal_model_first_and_judges_by_ranks(table: Path) -
     assert float(default.split()[1].partition("±")[0]) > 0.4
 
 
+def test_compare_judges_what_predict_answers() -> None:
+    """Its accuracy and error in ranks are those of the median class, which the fitted model answers and `evaluate` judges."""
+    records = Dataset.of(pd.DataFrame({"age": AGE, "pain": np.array(ORDER)[RANKS]}), SCHEMA)
+    model = records.fit(DPOrdinalClassifier(epsilon=4.0, classes=ORDER, random_state=1))
+    objective, everybody = model.objective_, np.arange(N)
+    task = replace(model.task(records.features.shape[1]), classes=len(ORDER), ordered=True)
+    shared = Shared(records, Study(epsilons=(4.0,), mechanisms=("auto",), repeats=1), task, {}, 0, "", 0, None, {})
+    held = objective.records(records.features, shared.learnt_by(objective))
+    theta = np.append(model.coef_[0], model.intercept_[0] / objective.intercept_scale)
+    found = shared.scores(answers_of(shared, objective, held, theta), everybody, everybody)
+    said, labels = model.predict(records.features), np.asarray(records.targets)
+    judged = judge_classes(labels, said, None, ORDER, ordered=True).scores
+    likeliest = np.array(ORDER)[model.predict_proba(records.features).argmax(axis=1)]
+    assert np.mean(likeliest != said) > 0.02
+    assert found["accuracy"] == pytest.approx(judged["accuracy"], abs=1e-12)
+    assert found["mean error in ranks"] == pytest.approx(judged["mean error in ranks"], abs=1e-12)
+
+
 def test_an_order_is_of_labels_alone() -> None:
     for columns, classes in (((COLUMNS[0], Column("pain", "label", (0.0, 9.0), measure="ordinal")), ()),
                              ((COLUMNS[0], Column("pain", "label", measure="count")), tuple(ORDER))):  # fmt: skip
@@ -109,7 +130,7 @@ def test_errors_in_ranks_follow_the_order_and_not_the_alphabet() -> None:
     assert "mean error in ranks" not in judge_classes(truth, answers, chances, ORDER).scores
     far = judge_classes(truth, np.array(["worst", "worst", "none", "none"]), None, ORDER, ordered=True)
     assert any("Further off than always saying the middle rank" in warning for warning in far.warnings)
-    measured = score_ranks(np.array([0, 1, 3, 3]), chances)
+    measured = score_ranks(np.array([0, 1, 3, 3]), median_class(chances))
     assert measured == {"mean error in ranks": 1.0, "rank error saved": 1 - 1.0 / 1.25}
     assert [each.name for each in measures_of(4, True)][:2] == ["rank error saved", "mean error in ranks"]
 

@@ -128,9 +128,7 @@ class DPOrdinalClassifier(PrivateLinearClassifier):
     @by_part
     def predict(self, X: Any) -> NDArray[Any]:
         """The median class of each row, shape (n,)."""
-        link = self.objective_.loss.link
-        assert isinstance(link, CumulativeLogits)
-        return self.classes_[link.median(self._scores(X))]
+        return self.classes_[self.objective_.loss.link.answer(self._scores(X))]
 
     @by_part
     def predict_proba(self, X: Any) -> Array:
