@@ -42,15 +42,30 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_schema_chooses_the_model_and_its_order(table: Path) -> None:
     again = dperm("train", table / "t.csv", "--schema", table / "s.json", "-o", table / "n.json").stdout
     assert "ordinal regression (cumulative logits), for the schema declares 4 labels with an order" in again
+    assert "Order of pain: none < mild < severe < worst. Is that so" in again
     model, _ = model_from_json((table / "m.json").read_text())
     assert type(model).__name__ == "DPOrdinalClassifier" and list(model.classes_) == ORDER
+    answers = dperm("predict", table / "m.json", table / "t.csv", "-o", table / "a.csv").stdout
+    assert "Answers are the median class" in answers
     unordered = table / "u.json"
     unordered.write_text(
         json.dumps(json.loads(SCHEMA.to_json()) | {"columns": [vars_of(COLUMNS[0]), {"name": "pain", "type": "label"}]})
     )
     train = ("train", table / "t.csv", "--schema", unordered, "-o", table / "v.json")
     assert '"measure": "ordinal"' in dperm(*train, "--model", "ordinal", expect=1).stderr
-    assert "logistic regression" in dperm(*train).stdout
+    told = dperm(*train).stdout
+    assert "logistic regression" in told and "Order of" not in told
+    assert "median class" not in dperm("predict", table / "v.json", table / "t.csv", "-o", table / "b.csv").stdout
+
+
+def test_propose_says_how_an_order_is_stated_and_confirm_asks_for_it(table: Path) -> None:
+    draft = table / "draft.json"
+    told = dperm("data", "propose", table / "t.csv", "--target", "pain", "-o", draft).stdout
+    assert "Have the labels of pain an order" in told and '"measure": "ordinal"' in told
+    stated = json.loads(draft.read_text()) | {"classes": ORDER}
+    next(column for column in stated["columns"] if column["name"] == "pain")["measure"] = "ordinal"
+    draft.write_text(json.dumps(stated))
+    assert "Order of pain: none < mild < severe < worst. Is that so" in dperm("data", "confirm", draft, "--yes").stdout
 
 
 def vars_of(column: Column) -> dict[str, Any]:

@@ -119,7 +119,8 @@ class PrivateLinearClassifier(ClassifierMixin, WithMechanism):
     @by_part
     def predict(self, X: Any) -> NDArray[Any]:
         """Labels, shape (n,)."""
-        return self.classes_[self.objective_.loss.link.answer(self._scores(X))]
+        scores = self._scores(X)  # which refuses a model that is not fitted
+        return self.classes_[self.objective_.loss.link.answer(scores)]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy."""

@@ -121,6 +121,10 @@ class Training:
         other = poisson + "the range's end" if counts else ""
         return f"Model: {self.kind.title}, for the schema declares {what} as target{other}. --model names another."
 
+    def order(self) -> str:
+        """The order of the classes that the schema states, to be looked at before training; "" where they have none."""
+        return self.schema.order_asked() if self.schema is not None and self.schema.ordered else ""
+
     def expected(self) -> str:
         """What to expect where records are few for the budget: for the data holder alone, whose records are counted. Otherwise
         "".

@@ -44,7 +44,7 @@ def train(asked: TrainOptions) -> None:
             told_to_holder(job.dataset, job.kind.row_norm(asked), asked.delta, asked.public_size)
             if few := job.expected():
                 say(f"For the data holder alone: {few}\n".rstrip())
-            for said in (job.model_chosen(), job.forewarning()):
+            for said in (job.model_chosen(), job.order(), job.forewarning()):
                 if said:
                     say(said)
         if asked.dry_run:
