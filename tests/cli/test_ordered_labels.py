@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,13 +82,32 @@ def test_it_is_judged_by_ranks(table: Path) -> None:
     assert exact["mean error in ranks"] == pytest.approx(off)
     assert exact["mean error in ranks"] < 0.6 * exact["mean error in ranks, of the middle rank"]
     scores = table / "scores.json"
-    dperm(*evaluate, "released", "--epsilon", "2", "-o", scores)
+    (table / "others.csv").write_bytes((table / "t.csv").read_bytes())
+    released = ("--test-data", "released", "--epsilon", "2", "-o", scores)
+    told = dperm("evaluate", table / "m.json", table / "others.csv", *released)
+    assert "very table" not in told.stderr and "± " in told.stdout.split("records. Half-widths")[0]
     noisy = json.loads(scores.read_text())
     for name in ("mean error in ranks", "mean error in ranks, of the middle rank"):
         assert noisy["scores"][name] == pytest.approx(exact[name], abs=3 * noisy["half_widths"][name])
     dperm("card", table / "m.json", "--scores", scores, "-o", table / "card.html")
     page = (table / "card.html").read_text()
     assert "Better than always giving the middle rank. It is off by" in page and "none, mild, severe, worst" in page
+    assert not noisy["trained_on"] and page.count("No test record was trained on.") >= 2  # those who sign state it
+    assert re.search(r"From about [\d,]+ ± \d+ test records", page)
+
+
+def test_scores_of_the_training_table_are_no_praise(table: Path) -> None:
+    scores, card, model = table / "own.json", table / "own.html", table / "own_model.json"
+    dperm("train", table / "t.csv", "--schema", table / "s.json", "-o", model)
+    released = ("--test-data", "released", "--epsilon", "2", "-o", scores)
+    told = dperm("evaluate", model, table / "t.csv", *released)
+    assert "trained on this very table" in told.stderr
+    found = json.loads(scores.read_text())
+    assert found["trained_on"] is True and "No test record was trained on" not in scores.read_text()
+    dperm("card", model, "--scores", scores, "-o", card)
+    page = card.read_text()
+    assert page.count("Not known for new records: the scores are of the very table") == 2
+    assert "Better than always" not in page and "training records, with noise" in page
 
 
 def test_effects_are_those_of_the_score(table: Path) -> None:

@@ -104,8 +104,8 @@ class DPOrdinalClassifier(PrivateLinearClassifier):
         known, index, said = admit_labels(y, self.classes)
         if self.classes is None and not all(isinstance(label, Real | np.bool_) for label in known):
             raise ValueError(
-                f"Expected classes= with all labels in their order, from the least to the greatest, such as classes={_shown(known)}"
-                ": labels that are no numbers would be taken in the order of the alphabet."
+                "Expected classes= with all labels in their order, from the least to the greatest, such as "
+                f"classes={_shown(known)}: labels that are no numbers would be taken in the order of the alphabet."
             )
         self.classes_ = known if self.classes is None else np.asarray(self.classes)
         if len(known) < len(self.classes_):

@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm.data import Dataset, Schema, TargetRange
+from dperm.privacy import Assumption
 from dperm.report.judging import Judgement, judge_classes, judge_numbers
 from dperm.report.released import release_class_scores, release_number_scores
 
 _MOST_GROUPS = 50
+_FRESH = Assumption("No test record was trained on.", "caller", "stated", "test records")
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Evaluation:
         Of a numeric target, by which answers are in its units.
     by, groups : str or None, (n,) texts
         A column, and what each record holds there.
+    trained_on : bool
+        Whether the table is known to be the one that the model was trained on.
     range_is_public : bool
         Whether that range was stated without a look at the data.
     model_sha256 : str
@@ -47,6 +51,7 @@ class Evaluation:
     groups: NDArray[Any] | None = None
     model_sha256: str = ""
     range_is_public: bool = False
+    trained_on: bool = False
 
     def judged(self) -> tuple[Judgement, dict[str, Judgement]]:
         """Exact scores, of all records and of each group. ValueError for too many groups, and for labels that the model does not
@@ -100,11 +105,13 @@ class Evaluation:
         told["half_widths"] = _shown(found.widths)
         told["of"] = "records" if dataset.groups is None else "persons"
         told["model_sha256"] = self.model_sha256
+        told["trained_on"] = self.trained_on
         if found.parts:
             told["by"] = {
                 name: {**part.to_dict(), "half_widths": _shown(found.part_widths[name])} for name, part in found.parts.items()
             }
-        return told | {"certificate": json.loads(found.certificate.to_json())}
+        certificate = found.certificate if self.trained_on else found.certificate.with_assumptions(_FRESH)
+        return told | {"certificate": json.loads(certificate.to_json())}
 
     @property
     def _ordered(self) -> bool:
