@@ -12,7 +12,7 @@ import typer
 
 from dperm.cli.command_files import JsonFlag, OnError
 from dperm.cli.files import reserved, told_kept, told_of_rows, wrong_rows
-from dperm.cli.printing import printed_instead, say, say_json, warn
+from dperm.cli.printing import printed_instead, progress, say, say_json, warn
 from dperm.jobs.files import SavedModel, keep, read, refuse_same, uninterrupted
 from dperm.jobs.options import KINDS, Delta, Relation, VerifyKey
 from dperm.jobs.trained_from import was_trained_from
@@ -79,7 +79,8 @@ def evaluate(asked: EvaluateOptions) -> None:
         file = reserved(asked.output, paid_for=True)
     test, told_rows = _read(asked)
     if file is not None:
-        found = test.released(float(asked.epsilon or 0.0), asked.delta, asked.relation)
+        with progress("Answering", not asked.as_json) as bar:
+            found = test.released(float(asked.epsilon or 0.0), asked.delta, asked.relation, bar)
         with uninterrupted():
             kept = keep(file, json.dumps(found, indent=2, ensure_ascii=False), printed_instead)
         if asked.as_json:
