@@ -43,7 +43,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_schema_chooses_the_model_and_its_order(table: Path) -> None:
     again = dperm("train", table / "t.csv", "--schema", table / "s.json", "-o", table / "n.json").stdout
     assert "ordinal regression (cumulative logits), for the schema declares 4 labels with an order" in again
-    assert "Order of pain: none < mild < severe < worst. Is that so" in again
+    assert 'Order of "pain": none < mild < severe < worst. Is that so' in again
     model, _ = model_from_json((table / "m.json").read_text())
     assert type(model).__name__ == "DPOrdinalClassifier" and list(model.classes_) == ORDER
     answers = dperm("predict", table / "m.json", table / "t.csv", "-o", table / "a.csv").stdout
@@ -66,7 +66,7 @@ def test_propose_says_how_an_order_is_stated_and_confirm_asks_for_it(table: Path
     stated = json.loads(draft.read_text()) | {"classes": ORDER}
     next(column for column in stated["columns"] if column["name"] == "pain")["measure"] = "ordinal"
     draft.write_text(json.dumps(stated))
-    assert "Order of pain: none < mild < severe < worst. Is that so" in dperm("data", "confirm", draft, "--yes").stdout
+    assert 'Order of "pain": none < mild < severe < worst. Is that so' in dperm("data", "confirm", draft, "--yes").stdout
 
 
 def vars_of(column: Column) -> dict[str, Any]:

@@ -68,7 +68,8 @@ def test_train_says_what_all_cost_and_what_this_one_costs(first: jobs.TrainingOp
     assert re.search(r"epsilon = 1\.\d+ for this model and those before it; this one alone 0\.5\.", told)
 
 
-@pytest.mark.parametrize("noted", [None, [1], [{"mechanism": "x"}], [{"mechanism": "x", "epsilon": "y", "created": ""}]])
+@pytest.mark.parametrize("noted", [None, [1], [{"mechanism": "x"}], [{"mechanism": "x", "epsilon": "y", "created": ""}],
+                                   [{"mechanism": "x", "epsilon": float("nan"), "created": ""}]])  # fmt: skip
 def test_releases_that_cannot_be_read_are_not_listed(noted: object) -> None:
     assert Release.all_of(noted) == ()
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from dperm._rounding import downward, upward
+from dperm._validate import positive
 from dperm.audit import AuditResult, overall
 from dperm.privacy import Certificate, Composed, Event, Relation
 from dperm.privacy.events import relation_of
@@ -175,7 +176,7 @@ class Release:
         found: list[Release] = []
         for each in cast("list[Any]", noted):
             try:
-                cost = "claimed" if each["epsilon"] is None else f"ε = {upward(float(each['epsilon']))} alone"
+                cost = "claimed" if each["epsilon"] is None else f"ε = {upward(positive('epsilon', each['epsilon']))} alone"
                 found.append(cls(str(each["mechanism"]), cost, str(each["created"])[:10]))
             except (KeyError, OverflowError, TypeError, ValueError):  # changed by hand
                 return ()
