@@ -502,6 +502,8 @@ NO_DOORS = {
     "judge_classes: probabilities": "a table of one column a class, whose shape is compared",
     "score_": "a study's own answers and held-out records, which were read as vectors",
     "Shared.scores": "likewise",
+    "Answers.__init__": "likewise",
+    "median_class: probabilities": "likewise",
     "_answers: targets": "likewise",
     "MarginLogOdds.fit": "y is not looked at",
     "PublicRangeScaler.fit": "y is not looked at",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,12 @@ import pytest
 
 from dperm.data import Column, Dataset, Schema
 from dperm.data.schema.schema import usual_knots
-from dperm.estimators import model_from_json
+from dperm.estimators import DPOrdinalClassifier, model_from_json
 from dperm.report.judging import judge_classes
 from dperm.report.released import release_class_scores
-from dperm.report.study_scores import measures_of, score_ranks
+from dperm.report.study_fits import Shared, answers_of
+from dperm.report.study_scores import measures_of, median_class, score_ranks
+from dperm.report.study_settings import Study
 from helpers.commands import dperm
 
 ORDER = ["none", "mild", "severe", "worst"]
@@ -39,15 +43,30 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_schema_chooses_the_model_and_its_order(table: Path) -> None:
     again = dperm("train", table / "t.csv", "--schema", table / "s.json", "-o", table / "n.json").stdout
     assert "ordinal regression (cumulative logits), for the schema declares 4 labels with an order" in again
+    assert 'Order of "pain": none < mild < severe < worst. Is that so' in again
     model, _ = model_from_json((table / "m.json").read_text())
     assert type(model).__name__ == "DPOrdinalClassifier" and list(model.classes_) == ORDER
+    answers = dperm("predict", table / "m.json", table / "t.csv", "-o", table / "a.csv").stdout
+    assert "Answers are the median class" in answers
     unordered = table / "u.json"
     unordered.write_text(
         json.dumps(json.loads(SCHEMA.to_json()) | {"columns": [vars_of(COLUMNS[0]), {"name": "pain", "type": "label"}]})
     )
     train = ("train", table / "t.csv", "--schema", unordered, "-o", table / "v.json")
     assert '"measure": "ordinal"' in dperm(*train, "--model", "ordinal", expect=1).stderr
-    assert "logistic regression" in dperm(*train).stdout
+    told = dperm(*train).stdout
+    assert "logistic regression" in told and "Order of" not in told
+    assert "median class" not in dperm("predict", table / "v.json", table / "t.csv", "-o", table / "b.csv").stdout
+
+
+def test_propose_says_how_an_order_is_stated_and_confirm_asks_for_it(table: Path) -> None:
+    draft = table / "draft.json"
+    told = dperm("data", "propose", table / "t.csv", "--target", "pain", "-o", draft).stdout
+    assert "Have the labels of pain an order" in told and '"measure": "ordinal"' in told
+    stated = json.loads(draft.read_text()) | {"classes": ORDER}
+    next(column for column in stated["columns"] if column["name"] == "pain")["measure"] = "ordinal"
+    draft.write_text(json.dumps(stated))
+    assert 'Order of "pain": none < mild < severe < worst. Is that so' in dperm("data", "confirm", draft, "--yes").stdout
 
 
 def vars_of(column: Column) -> dict[str, Any]:
@@ -63,13 +82,32 @@ def test_it_is_judged_by_ranks(table: Path) -> None:
     assert exact["mean error in ranks"] == pytest.approx(off)
     assert exact["mean error in ranks"] < 0.6 * exact["mean error in ranks, of the middle rank"]
     scores = table / "scores.json"
-    dperm(*evaluate, "released", "--epsilon", "2", "-o", scores)
+    (table / "others.csv").write_bytes((table / "t.csv").read_bytes())
+    released = ("--test-data", "released", "--epsilon", "2", "-o", scores)
+    told = dperm("evaluate", table / "m.json", table / "others.csv", *released)
+    assert "very table" not in told.stderr and "± " in told.stdout.split("records. Half-widths")[0]
     noisy = json.loads(scores.read_text())
     for name in ("mean error in ranks", "mean error in ranks, of the middle rank"):
         assert noisy["scores"][name] == pytest.approx(exact[name], abs=3 * noisy["half_widths"][name])
     dperm("card", table / "m.json", "--scores", scores, "-o", table / "card.html")
     page = (table / "card.html").read_text()
     assert "Better than always giving the middle rank. It is off by" in page and "none, mild, severe, worst" in page
+    assert not noisy["trained_on"] and page.count("No test record was trained on.") >= 2  # those who sign state it
+    assert re.search(r"From about [\d,]+ ± \d+ test records", page)
+
+
+def test_scores_of_the_training_table_are_no_praise(table: Path) -> None:
+    scores, card, model = table / "own.json", table / "own.html", table / "own_model.json"
+    dperm("train", table / "t.csv", "--schema", table / "s.json", "-o", model)
+    released = ("--test-data", "released", "--epsilon", "2", "-o", scores)
+    told = dperm("evaluate", model, table / "t.csv", *released)
+    assert "trained on this very table" in told.stderr
+    found = json.loads(scores.read_text())
+    assert found["trained_on"] is True and "No test record was trained on" not in scores.read_text()
+    dperm("card", model, "--scores", scores, "-o", card)
+    page = card.read_text()
+    assert page.count("Not known for new records: the scores are of the very table") == 2
+    assert "Better than always" not in page and "training records, with noise" in page
 
 
 def test_effects_are_those_of_the_score(table: Path) -> None:
@@ -88,6 +126,24 @@ def test_compare_puts_the_ordinal_model_first_and_judges_by_ranks(table: Path) -
     assert "rank error saved" in told and "always the middle rank" in " ".join(told.split())
     (default,) = [line for line in told.splitlines() if line.strip().startswith("Default") and "±" in line]
     assert float(default.split()[1].partition("±")[0]) > 0.4
+
+
+def test_compare_judges_what_predict_answers() -> None:
+    """Its accuracy and error in ranks are those of the median class, which the fitted model answers and `evaluate` judges."""
+    records = Dataset.of(pd.DataFrame({"age": AGE, "pain": np.array(ORDER)[RANKS]}), SCHEMA)
+    model = records.fit(DPOrdinalClassifier(epsilon=4.0, classes=ORDER, random_state=1))
+    objective, everybody = model.objective_, np.arange(N)
+    task = replace(model.task(records.features.shape[1]), classes=len(ORDER), ordered=True)
+    shared = Shared(records, Study(epsilons=(4.0,), mechanisms=("auto",), repeats=1), task, {}, 0, "", 0, None, {})
+    held = objective.records(records.features, shared.learnt_by(objective))
+    theta = np.append(model.coef_[0], model.intercept_[0] / objective.intercept_scale)
+    found = shared.scores(answers_of(shared, objective, held, theta), everybody, everybody)
+    said, labels = model.predict(records.features), np.asarray(records.targets)
+    judged = judge_classes(labels, said, None, ORDER, ordered=True).scores
+    likeliest = np.array(ORDER)[model.predict_proba(records.features).argmax(axis=1)]
+    assert np.mean(likeliest != said) > 0.02
+    assert found["accuracy"] == pytest.approx(judged["accuracy"], abs=1e-12)
+    assert found["mean error in ranks"] == pytest.approx(judged["mean error in ranks"], abs=1e-12)
 
 
 def test_an_order_is_of_labels_alone() -> None:
@@ -109,7 +165,7 @@ def test_errors_in_ranks_follow_the_order_and_not_the_alphabet() -> None:
     assert "mean error in ranks" not in judge_classes(truth, answers, chances, ORDER).scores
     far = judge_classes(truth, np.array(["worst", "worst", "none", "none"]), None, ORDER, ordered=True)
     assert any("Further off than always saying the middle rank" in warning for warning in far.warnings)
-    measured = score_ranks(np.array([0, 1, 3, 3]), chances)
+    measured = score_ranks(np.array([0, 1, 3, 3]), median_class(chances))
     assert measured == {"mean error in ranks": 1.0, "rank error saved": 1 - 1.0 / 1.25}
     assert [each.name for each in measures_of(4, True)][:2] == ["rank error saved", "mean error in ranks"]
 

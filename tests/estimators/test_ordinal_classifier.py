@@ -98,6 +98,16 @@ def test_classes_that_are_present_are_taken_sorted_and_the_certificate_says_so()
     assert len(model.thresholds_) == 4
 
 
+@pytest.mark.parametrize("labels", [Y, Y.astype(object)], ids=["texts", "objects"])
+def test_texts_without_a_stated_order_are_refused_before_the_charge(labels: Any) -> None:
+    with pytest.raises(ValueError, match=r"such as classes=\['high', 'low', 'mid', 'top'\]: .* the alphabet"):
+        DPOrdinalClassifier(epsilon=1.0).fit(X, labels)
+    assert not SpendLog.current().charges()
+    ranks = np.array([ORDER.index(label) for label in Y]) * 5 - 5
+    for numbers in (ranks, ranks.astype(object), ranks.astype(float)):  # the alphabet has "-5", "0", "10", "5"
+        assert list(DPOrdinalClassifier(epsilon=1.0).fit(X, numbers).classes_) == [-5, 0, 5, 10]
+
+
 @pytest.mark.parametrize(
     ("classes", "why"),
     [(["low", "mid", "high"], "Expected labels among classes"), (["low", "mid", "high", "high", "top"], "distinct classes"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from dperm import jobs
 from dperm.estimators import model_from_json
 from dperm.privacy import Composed, epsilon
 from dperm.release import SpendLog
+from dperm.report.card import Release
 from helpers.commands import dperm
 
 RNG = np.random.default_rng(0)
@@ -50,7 +52,27 @@ def test_the_certificate_is_that_of_all_releases_and_the_schema_goes_on(first: j
     fitted, extra = model_from_json(first.output.with_name("third.json").read_text())
     assert fitted.certificate_ == third.certificate
     assert extra["schema"] == model_from_json(first.output.read_text())[1]["schema"]
-    dperm("card", first.output.with_name("third.json"), "-o", first.output.with_name("card.html"))
+    assert second.alone is not None and second.alone.epsilon is not None and second.alone.epsilon <= 1.0
+    assert len(extra["releases"]) == 3 and all(0.99 < release["epsilon"] <= 1.0 for release in extra["releases"])
+    card = first.output.with_name("card.html")
+    dperm("card", first.output.with_name("third.json"), "-o", card)
+    page = card.read_text()
+    mechanism = extra["releases"][-1]["mechanism"]
+    assert f"made by {mechanism}, released after 2 earlier models of the same table." in page
+    spent = page.split("Spent on these data")[1].split("</dd>")[0]
+    assert spent.count(f"{mechanism}, ε = ") == 3 and "3 of these are models of the table as it grew" in spent
+
+
+def test_train_says_what_all_cost_and_what_this_one_costs(first: jobs.TrainingOptions) -> None:
+    second = first.output.with_name("second.json")
+    told = dperm("train", first.source, "--append-to", first.output, "--epsilon", "0.5", "-o", second).stdout
+    assert re.search(r"epsilon = 1\.\d+ for this model and those before it; this one alone 0\.5\.", told)
+
+
+@pytest.mark.parametrize("noted", [None, [1], [{"mechanism": "x"}], [{"mechanism": "x", "epsilon": "y", "created": ""}],
+                                   [{"mechanism": "x", "epsilon": float("nan"), "created": ""}]])  # fmt: skip
+def test_releases_that_cannot_be_read_are_not_listed(noted: object) -> None:
+    assert Release.all_of(noted) == ()
 
 
 def test_a_search_for_the_schema_counts_once(tmp_path: Path) -> None:

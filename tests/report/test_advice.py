@@ -29,7 +29,7 @@ from dperm.report.leaderboard import amount_text
 from dperm.report.page import comparison_page
 from dperm.report.references import straightened
 from dperm.report.study import Cell
-from dperm.report.study_scores import WITHOUT_COPIES, score_classes
+from dperm.report.study_scores import WITHOUT_COPIES, Answers, score_classes
 from dperm.report.study_splits import numbers_of_copies, split
 from dperm.report.summary import result_table
 
@@ -236,7 +236,7 @@ def test_scores_are_those_of_scikit_learn(classes: int) -> None:
     rng = np.random.default_rng(3)
     truth = rng.integers(classes, size=300)
     chances = rng.dirichlet(np.ones(classes), 300) * 0.6 + 0.4 * np.eye(classes)[truth]
-    found = score_classes(truth, chances, 0, 0.55)
+    found = score_classes(truth, Answers(chances.argmax(axis=1), chances), 0, 0.55)
     judged = judge_classes(truth, chances.argmax(axis=1), chances, list(range(classes)))
     same = ("AUC", "log loss", "accuracy") if classes == 2 else ("AUC", "log loss", "accuracy", "balanced accuracy")
     for name in same:
@@ -253,7 +253,8 @@ def test_scores_are_those_of_scikit_learn(classes: int) -> None:
 
 def test_what_a_split_does_not_define_is_left_out_of_means() -> None:
     chances = np.column_stack([np.full(8, 0.9), np.full(8, 0.1)])
-    found = score_classes(np.zeros(8, dtype=np.intp), chances, 1, 0.5)  # nobody of the rarer class is held out
+    given = Answers(chances.argmax(axis=1), chances)
+    found = score_classes(np.zeros(8, dtype=np.intp), given, 1, 0.5)  # nobody of the rarer class is held out
     assert all(math.isnan(found[name]) for name in ("AUC", "recall", "precision"))
     nothing = np.zeros(3)
     cell = Cell("auto", 1.0, np.array([0.8, math.nan, 0.9]), nothing, nothing, nothing)

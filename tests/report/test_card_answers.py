@@ -81,6 +81,15 @@ def test_the_page_has_the_sentences_and_the_table() -> None:
     assert "<td>-0.400 ± 0.050</td>" in page and "<td>3.250 ± 0.050</td>" in page
 
 
+def test_widths_are_read_as_what_they_are() -> None:
+    given = scores(**{"mean absolute error": 892.544})
+    tiny = replace(given, half_widths={"mean absolute error": 0.0002, "records": 69.3})
+    wide = replace(given, half_widths={"mean absolute error": 892.544, "records": 69.3}, records=104, trained_on=True)
+    assert [text for _, text in tiny.rows] == ["892.5440 ± under 0.001"] and tiny.about == "900 ± 70 test records"
+    assert [text for _, text in wide.rows] == ["hidden by the noise"] and wide.about == "104 ± 70 training records"
+    assert replace(scores(**{"R²": 0.01}), half_widths={"R²": 0.05}).rows[0][1] == "0.010 ± 0.050"  # which may be below 0
+
+
 def test_a_width_that_nobody_knows_makes_no_sentence() -> None:
     found = ModelScores(9, "records", {"R²": 0.6}, issued(9.0), {"R²": None})
     assert found.sentences == ["How much of the spread it explains is hidden by the noise."]
@@ -141,7 +150,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "s.json").write_text(json.dumps(schema))
     dperm("train", folder / "t.csv", "--schema", folder / "s.json", "-o", folder / "m.json")
     dperm("train", folder / "t.csv", "--schema", folder / "s.json", "--epsilon", "2", "-o", folder / "other.json")
-    evaluate = ("evaluate", folder / "m.json", folder / "t.csv", "--test-data")
+    (folder / "test.csv").write_bytes((folder / "t.csv").read_bytes())
+    evaluate = ("evaluate", folder / "m.json", folder / "test.csv", "--test-data")
     dperm(*evaluate, "released", "--epsilon", "2", "-o", folder / "scores.json")
     exact = dperm(*evaluate, "private", "--json").stdout
     (folder / "private.json").write_text(exact)

@@ -118,9 +118,8 @@ class PrivateLinearClassifier(ClassifierMixin, WithMechanism):
     @by_part
     def predict(self, X: Any) -> NDArray[Any]:
         """Labels, shape (n,)."""
-        scores = self._scores(X)
-        index = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
-        return self.classes_[index]
+        scores = self._scores(X)  # which refuses a model that is not fitted
+        return self.classes_[self.objective_.loss.link.answer(scores)]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,8 +37,8 @@ class DPOrdinalClassifier(PrivateLinearClassifier):
     Parameters
     ----------
     classes : sequence
-        All possible labels in their order, from the least to the greatest: public. None takes those that are present, sorted, and
-        records "label set taken as public"; of texts that is the alphabet's order, which is hardly meant.
+        All possible labels in their order, from the least to the greatest: public. None takes those that are present, which must
+        then be numbers, in the order of numbers, and records "label set taken as public".
     shares : sequence of float or None
         The publicly known share of each class, in their order: at a score of 0 the classes are met as often. None: all alike.
         Only how far thresholds lie from each other matters, for scale and origin are learnt.
@@ -98,8 +99,14 @@ class DPOrdinalClassifier(PrivateLinearClassifier):
         return replace(super().task(features, 0, public_size), loss=Weighted(loss) if weighed or self._weighs else loss)
 
     def _targets(self, y: Any) -> tuple[NDArray[Any], int, list[Assumption]]:
-        """Centred ranks. ValueError for labels outside the stated ones, and for stated ones that are not distinct."""
+        """Centred ranks. ValueError for labels outside the stated ones, for stated ones that are not distinct, and for labels
+        without a stated order that are no numbers."""
         known, index, said = admit_labels(y, self.classes)
+        if self.classes is None and not all(isinstance(label, Real | np.bool_) for label in known):
+            raise ValueError(
+                "Expected classes= with all labels in their order, from the least to the greatest, such as "
+                f"classes={_shown(known)}: labels that are no numbers would be taken in the order of the alphabet."
+            )
         self.classes_ = known if self.classes is None else np.asarray(self.classes)
         if len(known) < len(self.classes_):
             raise ValueError(f"Expected distinct classes, got {self.classes!r:.80}.")
@@ -128,14 +135,14 @@ class DPOrdinalClassifier(PrivateLinearClassifier):
     @by_part
     def predict(self, X: Any) -> NDArray[Any]:
         """The median class of each row, shape (n,)."""
-        link = self.objective_.loss.link
-        assert isinstance(link, CumulativeLogits)
-        return self.classes_[link.median(self._scores(X))]
+        scores = self._scores(X)  # which refuses a model that is not fitted
+        return self.classes_[self.objective_.loss.link.answer(scores)]
 
     @by_part
     def predict_proba(self, X: Any) -> Array:
         """Probabilities (n, K) of the classes, in their order."""
-        return self.objective_.loss.link.inverse(self._scores(X))
+        scores = self._scores(X)
+        return self.objective_.loss.link.inverse(scores)
 
     def epsilon_path(self, *_: Any, **__: Any) -> Any:
         """ValueError: utility along ε is known for two classes and squared loss."""
@@ -147,6 +154,11 @@ class DPOrdinalClassifier(PrivateLinearClassifier):
             "Expected a model that scikit-learn has, which knows none of ordered classes: coef_, intercept_, thresholds_ and "
             "classes_ are all of this one."
         )
+
+
+def _shown(labels: NDArray[Any]) -> str:
+    """Labels as a list to copy, of which long ones are cut."""
+    return f"{labels.tolist()!r:.80}"
 
 
 def _ranks(index: NDArray[np.integer], labels: NDArray[Any]) -> NDArray[Any]:

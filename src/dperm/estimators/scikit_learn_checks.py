@@ -7,6 +7,7 @@ from sklearn.base import BaseEstimator
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.by_part import DPByPart
 from dperm.estimators.classifiers import PrivateLinearClassifier
+from dperm.estimators.ordinal import DPOrdinalClassifier
 
 _COPIES = (
     "the noise is made for one record: a weight counts up to a public bound, and is no number of copies, each of which would be "
@@ -14,6 +15,7 @@ _COPIES = (
 )
 _NOISE = "the noise that ε = 1 asks for covers what so few records say; with epsilon=100 it passes"
 _NO_PART = "rows in none of the stated parts are refused, and the check's rows are not made for any"
+_NO_ORDER = "texts have no order unless classes states one, and the check's are refused"
 _OWN_NOISE = "noise differs from fit to fit: random_state is the inner estimator's, which the check does not seed"
 
 _OF_WEIGHTS = {
@@ -63,4 +65,6 @@ def expected_failed_checks(estimator: BaseEstimator) -> dict[str, str]:
         return _OF_WEIGHTS | _OF_PARTS
     if not isinstance(estimator, PrivateLinearModel):
         return {}
+    if isinstance(estimator, DPOrdinalClassifier) and estimator.classes is None:
+        return _OF_WEIGHTS | {"check_class_weight_classifiers": _NOISE, "check_classifiers_classes": _NO_ORDER}
     return _OF_WEIGHTS | ({"check_class_weight_classifiers": _NOISE} if isinstance(estimator, PrivateLinearClassifier) else {})

@@ -41,7 +41,7 @@ def card(asked: CardOptions) -> Card:
     from dperm.audit import results_from_json
     from dperm.data import Schema
     from dperm.release import SpendLog
-    from dperm.report.card import Card, ModelFile, Spent, card_page
+    from dperm.report.card import Card, ModelFile, Release, Spent, card_page
 
     refuse_same(asked.model, asked.audit_file, asked.scores, asked.output)
     with replace_own(asked.output) as page:
@@ -76,6 +76,7 @@ def card(asked: CardOptions) -> Card:
             scores=None if asked.scores is None else _scores(asked.scores, sha256, asked.model),
             file=ModelFile(asked.model.name, sha256, signed, unverified=not signed and "signature" in saved),
             audits=attacks,
+            releases=Release.all_of(extra.get("releases")) if isinstance(extra, dict) else (),
         )
         page.write(card_page(found))
     return found

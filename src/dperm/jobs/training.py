@@ -77,6 +77,7 @@ class Trained:
     model: Any
     files: dict[Path, Path | None]
     job: Training
+    alone: Certificate | None = None  # of this release, where it is added to earlier ones
 
     @property
     def certificate(self) -> Certificate:
@@ -120,6 +121,10 @@ class Training:
         poisson = "; --model poisson models the logarithm of counts, takes more records, and suits means up to about the root of "
         other = poisson + "the range's end" if counts else ""
         return f"Model: {self.kind.title}, for the schema declares {what} as target{other}. --model names another."
+
+    def order(self) -> str:
+        """The order of the classes that the schema states, to be looked at before training; "" where they have none."""
+        return self.schema.order_asked() if self.schema is not None and self.schema.ordered else ""
 
     def expected(self) -> str:
         """What to expect where records are few for the budget: for the data holder alone, whose records are counted. Otherwise
@@ -166,12 +171,15 @@ class Training:
         """Train, and write the models without an interruption. `print_instead` gets a model that no file takes, and returns
         whether it has it."""
         fitted = self.dataset.fit(self.estimator)
+        alone = None
         if self.earlier is not None:
             from dperm.privacy import Certificate
 
-            fitted.certificate_ = Certificate.of_all([self.earlier, fitted.certificate_])
+            alone = fitted.certificate_
+            fitted.certificate_ = Certificate.of_all([self.earlier, alone])
+            self.extra["releases"].append(_release(alone))
         with uninterrupted():
-            return Trained(fitted, self._kept(fitted, print_instead), self)
+            return Trained(fitted, self._kept(fitted, print_instead), self, alone)
 
     def _kept(self, fitted: Any, print_instead: Callable[[str], bool]) -> dict[Path, Path | None]:
         """Write each model. ModelNotWrittenError once all were tried, where one was not written as it was asked for."""
@@ -246,7 +254,19 @@ def prepared_training(asked: TrainingOptions, progress: Callable[[int, int], Non
         }
         json.dumps(extra, allow_nan=False)  # what could not be written is refused before the charge
         earlier = None if appended is None else appended.certificate
+        if appended is not None:
+            extra["releases"] = [*appended.releases]
         yield Training(asked, kind, dataset, schema, estimator, extra, places, page, key, earlier)
+
+
+def _release(certificate: Certificate) -> dict[str, Any]:
+    """What a model's file says of one of several releases of its table."""
+    return {
+        "mechanism": certificate.mechanism,
+        "epsilon": certificate.epsilon,
+        "delta": certificate.delta,
+        "created": certificate.created,
+    }
 
 
 @dataclass(frozen=True)
@@ -255,6 +275,7 @@ class _Appended:
 
     schema: Schema
     certificate: Certificate
+    releases: list[Any]  # what stands in the model's file of each so far
 
     @classmethod
     def to(cls, asked: TrainingOptions, path: Path) -> _Appended:
@@ -269,7 +290,8 @@ class _Appended:
             raise ValueError(f"Expected --relation {certificate.relation.value}, under which {path} was released.")
         if not asked.delta >= certificate.delta:
             raise ValueError(f"Expected --delta of at least {certificate.delta:g}, which the releases so far took.")
-        return cls(schema, certificate)
+        known = saved.extra.get("releases")
+        return cls(schema, certificate, known if isinstance(known, list) else [_release(certificate)])
 
     def refuse_others(self, asked: TrainingOptions, dataset: Dataset, schema: Schema | None) -> None:
         """ValueError, before the charge, for another table than that of the earlier releases, or another unit."""

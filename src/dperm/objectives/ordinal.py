@@ -57,6 +57,10 @@ class CumulativeLogits(Link):
         # of two numbers near 1 the difference is that of what they lack: the side where both are small is taken
         return np.where(below > 0, expit(-below) - expit(-above), expit(above) - expit(below))
 
+    def answer(self, t: Array) -> NDArray[np.intp]:
+        """The median class (n,) of each prediction t (n,)."""
+        return self.median(t)
+
     def median(self, t: Array) -> NDArray[np.intp]:
         """The class (…,), from 0, that half of the probability lies at or below: its expected distance in ranks is least."""
         return np.searchsorted(np.array(self.thresholds), t, side="left")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import expit, log_expit, softmax
 
 from dperm._types import Array
@@ -95,6 +96,10 @@ class Link(ABC):
     @abstractmethod
     def inverse(self, t: Array) -> Array:
         """The expected target, shape of t; of labels the probability of the label 1, or of each of several classes (…, K)."""
+
+    def answer(self, t: Array) -> NDArray[np.intp]:
+        """The class numbers (n,) that `predict` answers to predictions t: (n,) of one score, or (n, K) of one for each class."""
+        return (t > 0).astype(np.intp) if t.ndim == 1 else t.argmax(axis=1)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from dperm._rounding import downward
+from dperm._rounding import downward, upward
+from dperm._validate import positive
 from dperm.audit import AuditResult, overall
-from dperm.privacy import Certificate, Composed, Relation
+from dperm.privacy import Certificate, Composed, Event, Relation
 from dperm.privacy.events import relation_of
 from dperm.report.figures import curve_figure, profile_figure, risk_figure
 from dperm.report.model_scores import ModelScores
@@ -110,12 +111,18 @@ class Spent:
 def _charged(certificate: Certificate, charges: Sequence[Charge]) -> bool:
     """Whether the log holds what the certificate states. Events of other data may be equal: the time tells."""
     events, event = [charge.event for charge in charges], certificate.event
-    parts = event.events if isinstance(event, Composed) else ()  # of a schema that was found, and of the training
     if event not in events:
-        return bool(parts) and all(part in events for part in parts)
+        return _made_of(event, events)
     issued = datetime.fromisoformat(certificate.created)
     times = [datetime.fromisoformat(charge.time) for charge in charges if charge.event == event]
     return any(abs((time - issued).total_seconds()) <= _APART for time in times)
+
+
+def _made_of(event: Event, events: Sequence[Event]) -> bool:
+    """Whether all parts of an event are among others: of a schema that was found and of the training, or of several releases."""
+    if event in events:
+        return True
+    return isinstance(event, Composed) and bool(event.events) and all(_made_of(part, events) for part in event.events)
 
 
 def _not_added_up(certificate: Certificate, charges: Sequence[Charge]) -> str:
@@ -154,6 +161,32 @@ class ModelFile:
 
 
 @dataclass(frozen=True)
+class Release:
+    """One of several models of a table that grew: its mechanism, what it cost alone, in words, and the day of its release."""
+
+    mechanism: str
+    cost: str
+    day: str
+
+    @classmethod
+    def all_of(cls, noted: object) -> tuple[Release, ...]:
+        """From what a model's file notes of releases; none where it notes nothing that can be read."""
+        if not isinstance(noted, list):
+            return ()
+        found: list[Release] = []
+        for each in cast("list[Any]", noted):
+            try:
+                cost = "claimed" if each["epsilon"] is None else f"ε = {upward(positive('epsilon', each['epsilon']))} alone"
+                found.append(cls(str(each["mechanism"]), cost, str(each["created"])[:10]))
+            except (KeyError, OverflowError, TypeError, ValueError):  # changed by hand
+                return ()
+        return tuple(found)
+
+    def __str__(self) -> str:
+        return f"{self.mechanism}, {self.cost}, of {self.day}"
+
+
+@dataclass(frozen=True)
 class Card:
     """What stands on it. `purpose` "": nobody stated it; the page has a line for it. `columns`: of each feature its name, and its
     range or categories, as the schema states them. `kind`: what sort of model it is, in words."""
@@ -173,6 +206,16 @@ class Card:
     values_from: str = ""  # how the columns' values became known, in a sentence
     scores: ModelScores | None = None
     file: ModelFile | None = None
+    releases: tuple[Release, ...] = ()  # of the same table, where the certificate is that of several; the last one is this model
+
+    @property
+    def made_by(self) -> str:
+        """The mechanism of the model itself, and that others were released before it."""
+        if len(self.releases) < 2:
+            return self.certificate.mechanism
+        before = len(self.releases) - 1
+        others = "an earlier model" if before == 1 else f"{before} earlier models"
+        return f"{self.releases[-1].mechanism}, released after {others} of the same table"
 
     @classmethod
     def of(cls, certificate: Certificate, title: str, schema: Schema | None = None, **stated: Any) -> Card:
@@ -249,6 +292,7 @@ class Card:
             "target_values": self.target_values,
             "values_from": self.values_from,
             "strength": self.strength,
+            "releases": [vars(each) for each in self.releases],
             "scores": self.scores and self.scores.to_dict(),
             "attack": self.attack,
             "audits": {"verdict": overall(self.audits), "results": [item.to_dict() for item in self.audits]}

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dperm._progress import told
 from dperm.data import Dataset, Schema, TargetRange
+from dperm.privacy import Assumption
 from dperm.report.judging import Judgement, judge_classes, judge_numbers
 from dperm.report.released import release_class_scores, release_number_scores
 
 _MOST_GROUPS = 50
+_SHOWN = 500  # answers, after which progress is told again
+_FRESH = Assumption("No test record was trained on.", "caller", "stated", "test records")
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,8 @@ class Evaluation:
         Of a numeric target, by which answers are in its units.
     by, groups : str or None, (n,) texts
         A column, and what each record holds there.
+    trained_on : bool
+        Whether the table is known to be the one that the model was trained on.
     range_is_public : bool
         Whether that range was stated without a look at the data.
     model_sha256 : str
@@ -47,6 +54,7 @@ class Evaluation:
     groups: NDArray[Any] | None = None
     model_sha256: str = ""
     range_is_public: bool = False
+    trained_on: bool = False
 
     def judged(self) -> tuple[Judgement, dict[str, Judgement]]:
         """Exact scores, of all records and of each group. ValueError for too many groups, and for labels that the model does not
@@ -59,8 +67,11 @@ class Evaluation:
             parts = {name: self._judged(self.groups == name) for name in names}
         return whole, parts
 
-    def released(self, epsilon: float, delta: float, relation: str) -> dict[str, Any]:
-        """Noisy scores within (ε, δ), charged; JSON-ready, with their certificate. ValueError, before the charge, for a schema
+    def released(
+        self, epsilon: float, delta: float, relation: str, progress: Callable[[int, int], None] | None = None
+    ) -> dict[str, Any]:
+        """Noisy scores within (ε, δ), charged; JSON-ready, with their certificate. `progress(answers, all)` is told of the
+        answers, which the model gives one by one. ValueError, before the charge, for a schema
         that is not public and for groups that are not."""
         if self.schema is not None and self.schema.proposed:
             raise ValueError(
@@ -69,7 +80,7 @@ class Evaluation:
         dataset, model = self.dataset, self.model
         given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "relation": relation, "label": dataset.name}
         given["persons"] = dataset.groups
-        answers = _one_by_one(model.predict, dataset.features)
+        answers = _one_by_one(model.predict, dataset.features, progress)
         if not hasattr(model, "classes_"):
             if self.target_range is None or not self.range_is_public:
                 raise ValueError(
@@ -92,19 +103,21 @@ class Evaluation:
                 given |= {"groups": groups, "group_names": names}
             likely = None
             if hasattr(model, "predict_proba") and len(classes) == 2:
-                likely = _one_by_one(model.predict_proba, dataset.features)[:, 1]
+                likely = _one_by_one(model.predict_proba, dataset.features, progress)[:, 1]
             places = np.array([number[str(label)] for label in answers])
             given["ordered"] = self._ordered
             found = release_class_scores(np.array(truth), places, likely, classes, **given)
-        told: dict[str, Any] = {"test_data": "released", **found.whole.to_dict()}
-        told["half_widths"] = _shown(found.widths)
-        told["of"] = "records" if dataset.groups is None else "persons"
-        told["model_sha256"] = self.model_sha256
+        scores: dict[str, Any] = {"test_data": "released", **found.whole.to_dict()}
+        scores["half_widths"] = _shown(found.widths)
+        scores["of"] = "records" if dataset.groups is None else "persons"
+        scores["model_sha256"] = self.model_sha256
+        scores["trained_on"] = self.trained_on
         if found.parts:
-            told["by"] = {
+            scores["by"] = {
                 name: {**part.to_dict(), "half_widths": _shown(found.part_widths[name])} for name, part in found.parts.items()
             }
-        return told | {"certificate": json.loads(found.certificate.to_json())}
+        certificate = found.certificate if self.trained_on else found.certificate.with_assumptions(_FRESH)
+        return scores | {"certificate": json.loads(certificate.to_json())}
 
     @property
     def _ordered(self) -> bool:
@@ -147,6 +160,12 @@ def _shown(widths: dict[str, float]) -> dict[str, float | None]:
     return {name: width if math.isfinite(width) else None for name, width in widths.items()}
 
 
-def _one_by_one(answer: Any, rows: Any) -> Any:
+def _one_by_one(answer: Any, rows: Any, progress: Callable[[int, int], None] | None) -> Any:
     """Answers to rows, each computed by itself: of many at once, last bits may depend on how many there are."""
-    return np.concatenate([answer(rows[place : place + 1]) for place in range(rows.shape[0])])
+    answers: list[Any] = []
+    with told(progress, "Answering") as step:
+        for place in range(rows.shape[0]):
+            answers.append(answer(rows[place : place + 1]))
+            if not (place + 1) % _SHOWN:
+                step(place + 1, rows.shape[0])
+    return np.concatenate(answers)

@@ -10,6 +10,7 @@ from typing import Any
 from dperm._json import foreign, unique_names
 from dperm._rounding import upward
 from dperm.privacy import Certificate
+from dperm.report.judging import MIDDLE_OFF, RANKS_OFF
 
 #: what each score of `dperm evaluate` is called on the card, in the order in which they stand there
 _TITLES = {
@@ -24,6 +25,10 @@ _TITLES = {
     "mean error in ranks, of the middle rank": "Mean error in ranks, were the middle rank always given",
 }
 SHARES = ("accuracy", "most frequent class", "balanced accuracy", "AUC")
+_ERRORS = ("mean absolute error", "root mean squared error", RANKS_OFF, MIDDLE_OFF)
+_LEAST_WIDTH = 0.001  # of an interval, as it is printed
+
+HIDDEN = "hidden by the noise"
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,8 @@ class ModelScores:
         What the scores cost.
     model_sha256 : str
         The SHA-256 of the model's file that was evaluated.
+    trained_on : bool
+        Whether the records are known to be those that the model was trained on.
     """
 
     records: int
@@ -51,6 +58,7 @@ class ModelScores:
     certificate: Certificate
     half_widths: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
     model_sha256: str = ""
+    trained_on: bool = False
 
     @classmethod
     def from_json(cls, text: str, *, largest_cost: float = 50.0) -> ModelScores:
@@ -68,7 +76,8 @@ class ModelScores:
             if certificate.epsilon is None or not certificate.private:
                 raise ValueError("their certificate states no guarantee, so that they may not be shown")
             records, counted = int(table["records"]), str(table["of"])
-            return cls(records, counted, scores, certificate, widths, str(table.get("model_sha256", "")))
+            sha256, trained_on = str(table.get("model_sha256", "")), table.get("trained_on", False) is not False
+            return cls(records, counted, scores, certificate, widths, sha256, trained_on)
 
     @property
     def rows(self) -> list[tuple[str, str]]:
@@ -79,22 +88,37 @@ class ModelScores:
 
     @property
     def sentences(self) -> list[str]:
-        """What the scores say, in plain words; a difference that the noise may have made is not taken for one."""
+        """What the scores say, in plain words; a difference that the noise may have made is not taken for one, and scores of
+        records that the model was trained on are not taken for those of new ones."""
+        if self.trained_on:
+            return [
+                f"Not known for new {self.counted}: the scores are of the very table that the model was trained on, which it "
+                "suits better than others."
+            ]
         return list(filter(None, (self._of_labels(), self._of_ranking(), self._of_numbers(), self._of_ranks())))
 
     def _known(self, name: str) -> tuple[float, float] | None:
         """(score, half-width); None where there is none, or the noise hides it."""
         value, width = self.scores.get(name), self.half_widths.get(name)
-        return None if value is None or width is None else (value, width)
+        return None if value is None or width is None or hidden(name, value, width) else (value, width)
 
     def _text(self, name: str) -> str:
         value, width = self.scores[name], self.half_widths.get(name)
-        if value is None:
-            return "hidden by the noise"
+        if value is None or hidden(name, value, width):
+            return HIDDEN
         share = name in SHARES or name.startswith("recall of ")
         scale = 100 if share else 1
-        more = "" if width is None else f" ± {_digits(scale * width, scale * width)}"
-        return f"{_digits(scale * value, scale * (width or 0.0))}{more}{' %' if share else ''}"
+        if width is None:
+            return f"{_digits(scale * value, 0.0)}{' %' if share else ''}"
+        least = max(scale * width, _LEAST_WIDTH)
+        more = half_width(scale * width) if scale * width < _LEAST_WIDTH else f"± {_digits(least, least)}"
+        return f"{_digits(scale * value, least)} {more}{' %' if share else ''}"
+
+    @property
+    def about(self) -> str:
+        """How many records there were, or persons, and of which kind: "104 ± 70 test records"."""
+        kind = "training" if self.trained_on else "test"
+        return f"{counted(self.records, self.half_widths.get('records'))} {kind} {self.counted}"
 
     def _of_labels(self) -> str:
         right, frequent = self._known("accuracy"), self._known("most frequent class")
@@ -137,6 +161,7 @@ class ModelScores:
             "of": self.counted,
             "scores": self.scores,
             "half_widths": self.half_widths,
+            "trained_on": self.trained_on,
             "in_words": self.sentences,
             "certificate": json.loads(self.certificate.to_json()),
         }
@@ -145,6 +170,21 @@ class ModelScores:
     def cost(self) -> str:
         """What the scores cost, in words."""
         return f"ε = {upward(self.certificate.epsilon or 0.0)} at δ = {upward(self.certificate.delta, 2)}"
+
+
+def hidden(name: str, value: float, width: float | None) -> bool:
+    """Whether a score is an error whose half-width is as large as itself: the noise may have made all of it."""
+    return name in _ERRORS and width is not None and width >= value
+
+
+def half_width(width: float) -> str:
+    """Half of an interval, with a sign in front: "± 0.024", or "± under 0.001"."""
+    return f"± under {_LEAST_WIDTH}" if width < _LEAST_WIDTH else f"± {width:.3f}"
+
+
+def counted(records: int, width: float | None) -> str:
+    """A noisy number of records with half of its interval: "104 ± 70"."""
+    return f"{records:,}" if width is None else f"{records:,} ± {math.ceil(width):,}"
 
 
 def _compared(gain: float, width: float, than: str) -> str:

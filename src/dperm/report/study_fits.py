@@ -30,7 +30,9 @@ from dperm.report.study_scores import (
     FEWEST,
     RANKS,
     WITHOUT_COPIES,
+    Answers,
     measures_of,
+    median_class,
     score_classes,
     score_numbers,
     score_ranks,
@@ -170,23 +172,33 @@ class Shared:
             return np.ones(len(test), dtype=np.bool_)
         return ~np.isin(self.copies[test], self.copies[train])
 
-    def scores(self, answers: Array, train: NDArray[np.intp], test: NDArray[np.intp]) -> dict[str, float]:
-        """All scores of probabilities (n_test, K), or of predictions (n_test,) in the target's units."""
+    def answered(self, made: Array) -> Answers:
+        """What a model without a link, such as gradient boosting, answers by its probabilities (n, K), or predictions (n,): the
+        median class where classes have an order, as ordinal models do, and otherwise the likeliest."""
+        if not self.task.classes:
+            return Answers(made)
+        if not self.task.ordered:
+            return Answers(made.argmax(axis=1), made)
+        sorted_numbers = np.argsort(self.places)
+        return Answers(sorted_numbers[median_class(made[:, sorted_numbers])], made)
+
+    def scores(self, answers: Answers, train: NDArray[np.intp], test: NDArray[np.intp]) -> dict[str, float]:
+        """All scores of answers to n_test records."""
         truth = self.targets[test]
         if self.task.classes:
             threshold = float(np.mean(self.targets[train] == self.rarer))
             found = score_classes(truth, answers, self.rarer, threshold)
             if self.task.ordered:
-                found |= score_ranks(self.places[truth], answers[:, np.argsort(self.places)])
+                found |= score_ranks(self.places[truth], self.places[answers.predicted])
         else:
-            found = score_numbers(truth, answers)
+            found = score_numbers(truth, answers.predicted)
         alone = self.alone(train, test)
         if alone.all():
             return found
         if self.task.ordered:
             if alone.sum() < FEWEST:
                 return found
-            ranked = score_ranks(self.places[truth[alone]], answers[alone][:, np.argsort(self.places)])
+            ranked = score_ranks(self.places[truth[alone]], self.places[answers.predicted[alone]])
             return found | {WITHOUT_COPIES: ranked[RANKS.name]}
         return found | score_without_copies(truth, answers, alone)
 
@@ -263,14 +275,15 @@ def _reference(shared: Shared, job: Job) -> Iterator[Fit]:
     train, test = shared.split(job.repeat)
     classes, attack = shared.task.classes, (math.nan, math.nan)
     if job.mechanism == "constant":
-        answers = constant_answers(shared.targets[train], classes, len(test))
+        answers = shared.answered(constant_answers(shared.targets[train], classes, len(test)))
     elif job.mechanism == "boosting":
-        answers = boosted_answers(shared.dataset, shared.targets, (train, test), (shared.entropy + job.repeat) % 2**32)
+        seed = (shared.entropy + job.repeat) % 2**32
+        answers = shared.answered(boosted_answers(shared.dataset, shared.targets, (train, test), seed))
     else:
         objective = _unbounded(shared.task).objective(joint=True)
         held = _held(shared, objective, train, test)
         best = shared.reference(objective, held.fitted, job.repeat)
-        answers = _answers(shared, objective, held.others, best)
+        answers = answers_of(shared, objective, held.others, best)
         attack = _attack(objective, held.members, held.others, best, shared.task)
     yield _fit(shared, job, None, answers, (train, test), attack=attack)
 
@@ -299,7 +312,7 @@ def _private(shared: Shared, job: Job) -> Iterator[Fit]:
         channel = Channel.open(seed, label=f"compare {shared.dataset.name}")
         mechanism, objective = shared.made(job.mechanism, epsilon)
         release = mechanism.release(objective, held.fitted, channel)
-        answers = _answers(shared, objective, held.others, release.theta)
+        answers = answers_of(shared, objective, held.others, release.theta)
         risk = _risk(objective, held.members, release.theta, task)
         attack = _attack(objective, held.members, held.others, release.theta, task)
         yield _fit(shared, job, epsilon, answers, (train, test), risk - least, attack, dict(release.trace))
@@ -309,7 +322,7 @@ def _fit(
     shared: Shared,
     job: Job,
     epsilon: float | None,
-    answers: Array,
+    answers: Answers,
     parts: tuple[NDArray[np.intp], NDArray[np.intp]],
     excess: float = 0.0,
     attack: tuple[float, float] = (0.5, 0.0),
@@ -320,14 +333,17 @@ def _fit(
     return Fit(job.mechanism, epsilon, job.repeat, ranking, scores, excess, attack, trace or {})
 
 
-def _answers(shared: Shared, objective: LinearObjective, records: Records, theta: Array) -> Array:
-    """Probabilities (n, K), or predictions (n,) in the target's units. Parameters that are not finite count as 0."""
+def answers_of(shared: Shared, objective: LinearObjective, records: Records, theta: Array) -> Answers:
+    """What an estimator with these parameters predicts. Parameters that are not finite count as 0."""
     scores = np.nan_to_num(_predictions(objective, records, theta))
     if shared.task.classes:
         chances = class_probabilities(objective, scores)
-        return chances[:, shared.places] if objective.loss.targets.ranked else chances
+        answers = objective.loss.link.answer(scores)
+        if objective.loss.targets.ranked:
+            return Answers(np.argsort(shared.places)[answers], chances[:, shared.places])
+        return Answers(answers, chances)
     assert shared.dataset.target_range is not None
-    return shared.dataset.target_range.centred.restored(scores)
+    return Answers(shared.dataset.target_range.centred.restored(scores))
 
 
 def _predictions(objective: LinearObjective, records: Records, theta: Array) -> Array:

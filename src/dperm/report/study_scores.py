@@ -89,14 +89,12 @@ _MORE = (
 )
 RANKS = Measure(
     "rank error saved", "Rank error saved", "Saved", "number",
-    "how much of the error in ranks of always saying the middle rank the model's median answer saves: 1 is all of it, 0 is none",
+    "how much of the error in ranks of always saying the middle rank the model's answers save: 1 is all of it, 0 is none",
     0.0,
 )  # fmt: skip
 _RANKS = (
     RANKS,
-    Measure(
-        "mean error in ranks", "Mean error in ranks", "Ranks off", "number", "how many ranks the median answer is off, on average"
-    ),
+    Measure("mean error in ranks", "Mean error in ranks", "Ranks off", "number", "how many ranks answers are off, on average"),
     ACCURACY,
     BALANCED,
     LOG_LOSS,
@@ -127,11 +125,32 @@ def constant_score(task: Task, measured: float) -> float:
     return measured if first.chance is None else first.chance
 
 
-def score_classes(truth: NDArray[np.intp], probabilities: Array, rarer: int, threshold: float) -> dict[str, float]:
-    """Scores of probabilities (n, K) beside class numbers (n,). Of two classes `rarer` is flagged where its probability is above
-    `threshold`."""
+@dataclass(frozen=True)
+class Answers:
+    """What a model says of n records.
+
+    Attributes
+    ----------
+    predicted : (n,)
+        What `predict` answers: class numbers, or numbers in the target's units.
+    probabilities : (n, K) or None
+        Of the classes; None for numbers.
+    """
+
+    predicted: NDArray[Any]
+    probabilities: Array | None = None
+
+    def of(self, rows: NDArray[Any]) -> Answers:
+        """Those to some of the records."""
+        return Answers(self.predicted[rows], None if self.probabilities is None else self.probabilities[rows])
+
+
+def score_classes(truth: NDArray[np.intp], given: Answers, rarer: int, threshold: float) -> dict[str, float]:
+    """Scores of answers with probabilities (n, K) beside class numbers (n,). Of two classes `rarer` is flagged where its
+    probability is above `threshold`."""
+    answers, probabilities = given.predicted, given.probabilities
+    assert probabilities is not None
     classes, size = probabilities.shape[1], len(truth)
-    answers = probabilities.argmax(axis=1)
     recalls = [_found(answers == number, truth == number)[0] for number in range(classes)]
     areas = [_area(probabilities[:, number], truth == number) for number in (range(classes) if classes > 2 else (1,))]
     scores = {
@@ -158,9 +177,13 @@ def score_classes(truth: NDArray[np.intp], probabilities: Array, rarer: int, thr
     }
 
 
-def score_ranks(truth: NDArray[np.intp], probabilities: Array) -> dict[str, float]:
-    """Errors in ranks of the median class of probabilities (n, K), columns in the classes' order, beside ranks (n,)."""
-    answers = np.minimum((probabilities.cumsum(axis=1) < 0.5).sum(axis=1), probabilities.shape[1] - 1)
+def median_class(probabilities: Array) -> NDArray[np.intp]:
+    """The rank (n,), from 0, that half of the probability lies at or below; probabilities (n, K) stand in the classes' order."""
+    return np.minimum((probabilities.cumsum(axis=1) < 0.5).sum(axis=1), probabilities.shape[1] - 1)
+
+
+def score_ranks(truth: NDArray[np.intp], answers: NDArray[np.intp]) -> dict[str, float]:
+    """Errors in ranks of answers (n,) beside the true ranks (n,)."""
     off = float(np.abs(answers - truth).mean())
     middle = float(np.abs(np.sort(truth)[(len(truth) - 1) // 2] - truth).mean())
     return {"mean error in ranks": off, RANKS.name: 1 - off / middle if middle > 0 else math.nan}
@@ -172,14 +195,14 @@ def score_numbers(truth: Array, answers: Array) -> dict[str, float]:
     return {name: found[name] for name in ("R²", "mean absolute error", "root mean squared error")}
 
 
-def score_without_copies(truth: NDArray[Any], answers: Array, alone: NDArray[np.bool_]) -> dict[str, float]:
+def score_without_copies(truth: NDArray[Any], answers: Answers, alone: NDArray[np.bool_]) -> dict[str, float]:
     """The score that ranks, on the held-out records that are `alone` (n,): without a copy among the training records."""
     if alone.sum() < FEWEST:
         return {}
-    if answers.ndim == 1:
-        return {WITHOUT_COPIES: score_numbers(truth[alone], answers[alone])["R²"]}
-    scores = score_classes(truth[alone].astype(np.intp), answers[alone], 0, 0.5)
-    return {WITHOUT_COPIES: scores[measures_of(answers.shape[1])[0].name]}
+    if answers.probabilities is None:
+        return {WITHOUT_COPIES: score_numbers(truth[alone], answers.predicted[alone])["R²"]}
+    scores = score_classes(truth[alone].astype(np.intp), answers.of(alone), 0, 0.5)
+    return {WITHOUT_COPIES: scores[measures_of(answers.probabilities.shape[1])[0].name]}
 
 
 def _area(chance: Array, wanted: NDArray[np.bool_]) -> float:

@@ -63,6 +63,7 @@ def key_of(dataset: Dataset, study: Study) -> str:
         dataset.unit.max_rows,
         dataset.neighbours,
         dataset.read_off,
+        *(("answers in ranks",) if dataset.ordered else ()),  # results of an earlier version judged the likeliest class
     )
     settings = replace(
         study, epsilons=(1.0,), mechanisms=(), repeats=1, boosting=True

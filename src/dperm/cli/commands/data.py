@@ -180,6 +180,11 @@ def _tell_proposed(schema: Schema) -> None:
         for entry, meant in list(column.read.items())[:_READ]:
             say(f"  {'':{width}}  {'':8}  {entry!r} is read as {'missing' if meant is None else repr(meant)}")
     say()
+    if len(schema.classes) > 2:
+        say(
+            f"Have the labels of {schema.target} an order, such as never, sometimes, always? Then put them into it under "
+            f'"classes", from the least to the greatest, and write "measure": "ordinal" at the column {schema.target}.'
+        )
     if not schema.unit and (units := [column.name for column in schema.columns if "persons apart?" in column.note]):
         say(f"May a person have several rows? If {' or '.join(units)} tells persons apart, run this again with --unit.")
 
@@ -220,6 +225,8 @@ def confirm(asked: ConfirmOptions) -> None:
         shown = [(column.name, entry) for column in schema.columns for entry in column.read]
         say(f"  {'; '.join(f'{name}: {entry!r}' for name, entry in shown[:_ENTRIES])}{' …' if len(shown) > _ENTRIES else ''}")
         say("Take out those that few records have, or that name somebody.")
+    if schema.ordered:
+        say(schema.order_asked())
     say("Certificates of what is trained by it will rest on that.")
 
 

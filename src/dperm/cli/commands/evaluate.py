@@ -12,7 +12,7 @@ import typer
 
 from dperm.cli.command_files import JsonFlag, OnError
 from dperm.cli.files import reserved, told_kept, told_of_rows, wrong_rows
-from dperm.cli.printing import printed_instead, say, say_json, warn
+from dperm.cli.printing import printed_instead, progress, say, say_json, warn
 from dperm.jobs.files import SavedModel, keep, read, refuse_same, uninterrupted
 from dperm.jobs.options import KINDS, Delta, Relation, VerifyKey
 from dperm.jobs.trained_from import was_trained_from
@@ -25,6 +25,10 @@ _MODES = {
     "private": "PRIVATE, for the data holder only: no noise hides what these numbers say of the test records.",
     "released": "With noise, and charged: these numbers may be published.",
 }
+_TRAINED_ON = (
+    "the model was trained on this very table, which it suits better than new records. Keep records aside before training, or "
+    "let `dperm compare` do so."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,21 +79,21 @@ def evaluate(asked: EvaluateOptions) -> None:
         file = reserved(asked.output, paid_for=True)
     test, told_rows = _read(asked)
     if file is not None:
-        found = test.released(float(asked.epsilon or 0.0), asked.delta, asked.relation)
+        with progress("Answering", not asked.as_json) as bar:
+            found = test.released(float(asked.epsilon or 0.0), asked.delta, asked.relation, bar)
         with uninterrupted():
             kept = keep(file, json.dumps(found, indent=2, ensure_ascii=False), printed_instead)
         if asked.as_json:
             say_json(found)
             return
         told_rows()
+        if test.trained_on:
+            warn(_TRAINED_ON)
         _tell_released(asked, found, test.dataset.name, kept)
         return
     whole, parts = test.judged()
-    if was_trained_from(read(asked.model), asked.source):
-        warn(
-            "For the data holder alone: the model was trained on this very table, which it suits better than new records. Keep "
-            "records aside before training, or let `dperm compare` do so."
-        )
+    if test.trained_on:
+        warn(f"For the data holder alone: {_TRAINED_ON}")
     if asked.as_json:
         found = {"test_data": asked.test_data, **whole.to_dict()}
         by = {} if asked.by is None else {"by": {name: part.to_dict() for name, part in parts.items()}}
@@ -144,25 +148,29 @@ def _read(asked: EvaluateOptions) -> tuple[Evaluation, Callable[[], None]]:
             told_of_rows(table, schema, public=asked.test_data == "public", left_out=left_out)
 
     ranges: dict[str, Any] = {"target_range": saved.target_range, "range_is_public": saved.range_is_public}
+    ranges["trained_on"] = was_trained_from(read(asked.model), asked.source)
     test = Evaluation(saved.fitted, dataset, schema, by=asked.by, groups=groups, model_sha256=saved.sha256, **ranges)
     return test, told_rows
 
 
 def _tell_released(asked: EvaluateOptions, found: dict[str, Any], name: str, older: Path | None) -> None:
     from dperm._rounding import upward
+    from dperm.report.model_scores import HIDDEN, counted, half_width, hidden
 
     who, cost = found["of"], found["certificate"]
     say(_MODES["released"])
-    say(f"About {found['records']:,} {who}. Half-widths of 95 % intervals are for the noise alone.")
+    size = counted(found["records"], found["half_widths"].get("records"))
+    say(f"About {size} {who}. Half-widths of 95 % intervals are for the noise alone.")
     recalls = {f"recall of {label}": value for label, value in found["recalls"].items()}
     for score, value in {**found["scores"], **recalls}.items():
         width = found["half_widths"].get(score)
-        told = "hidden by the noise" if value is None else f"{value:8.3f}" + ("" if width is None else f" ± {width:.3f}")
+        unknown = value is None or hidden(score, value, width)
+        told = HIDDEN if unknown else f"{value:8.3f}" + ("" if width is None else f" {half_width(width)}")
         say(f"  {score:24s} {told}")
     for group, part in found.get("by", {}).items():
         first, value = next(iter(part["scores"].items()))
-        width = part["half_widths"].get(first)
-        score = f"{first} hidden by the noise," if value is None else f"{first} {value:.3f} ± {width:.3f} of"
-        say(f"  {asked.by} = {group}: {score} about {part['records']:,} {who}")
+        width, size = part["half_widths"].get(first), counted(part["records"], part["half_widths"].get("records"))
+        score = f"{first} {HIDDEN}," if value is None else f"{first} {value:.3f} {half_width(width)} of"
+        say(f"  {asked.by} = {group}: {score} about {size} {who}")
     price = f"epsilon = {upward(cost['epsilon'])} at delta = {upward(cost['delta'], 2)}"
     say(f"They cost {price}, charged to {name!r}; see {asked.output}.{told_kept(older)}")

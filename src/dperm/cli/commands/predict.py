@@ -90,9 +90,13 @@ def predict(asked: PredictOptions) -> None:
 
 
 def _tell(asked: PredictOptions, fitted: Any, done: str, faults: dict[int, str], quoted: dict[str, int]) -> None:
+    from dperm.objectives import LinearObjective
+
     say(done)
     if asked.threshold is not None:
         say(f"The answer is {fitted.classes_[1]} from a probability of {asked.threshold:g} on.")
+    if isinstance(getattr(fitted, "objective_", None), LinearObjective) and fitted.objective_.loss.targets.ranked:
+        say("Answers are the median class, which is least off in ranks: it need not be the one with the largest probability.")
     if asked.records is not None:
         say(
             f"PRIVATE, for the data holder only: the intervals, meant to cover {asked.level:.0%}, depend on every training "

@@ -44,7 +44,7 @@ def train(asked: TrainOptions) -> None:
             told_to_holder(job.dataset, job.kind.row_norm(asked), asked.delta, asked.public_size)
             if few := job.expected():
                 say(f"For the data holder alone: {few}\n".rstrip())
-            for said in (job.model_chosen(), job.forewarning()):
+            for said in (job.model_chosen(), job.order(), job.forewarning()):
                 if said:
                     say(said)
         if asked.dry_run:
@@ -60,6 +60,8 @@ def train(asked: TrainOptions) -> None:
 
 
 def _tell(trained: Trained) -> None:
+    from dperm._rounding import upward
+
     asked, used = trained.job.asked, trained.job.schema
     if trained.answers_alike:
         say("Warning, for the data holder alone: it gives the same answer for all of the first records that it was trained on.")
@@ -67,6 +69,9 @@ def _tell(trained: Trained) -> None:
     if asked.private_report is not None:
         say(f"PRIVATE, for the data holder only: {asked.private_report}.")
     say_lines(trained.certificate.brief())
+    if trained.alone is not None and trained.alone.epsilon is not None and trained.certificate.epsilon is not None:
+        both, one = upward(trained.certificate.epsilon), upward(trained.alone.epsilon)
+        say(f"epsilon = {both} for this model and those before it; this one alone {one}.")
     if used is not None and used.curves and trained.job.kind.drawn:
         say(f"Each number has a curve of {used.curves} knots: see them by `dperm effects {next(iter(trained.files))}`.")
     if used is not None and used.pairs and not used.curves:

@@ -145,6 +145,10 @@ class Schema:
         """Whether the target's labels have an order: that of `classes`."""
         return bool(self.classes) and self.label.measure == "ordinal"
 
+    def order_asked(self) -> str:
+        """The order of the classes, as a question to whoever states it."""
+        return f'Order of "{self.target}": {" < ".join(self.classes)}. Is that so, from the least to the greatest?'
+
     def measured_as(self, measure: Literal["amount", "count", "ordinal"]) -> Schema:
         """The same, its target a number of this kind, or labels in the order of `classes`. SchemaError for labels that are to be
         numbers, for numbers that are to be labels, and for counts below 0."""
