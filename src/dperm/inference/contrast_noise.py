@@ -41,7 +41,7 @@ class ContrastNoise:
     law : ParameterNoise
         How the model was released.
     present : (p,) of bool
-        Whether so many records have a feature that it can be told from one that nobody has.
+        Whether so many records have a feature that it is distinguished from one that no record has.
     mass : (p,)
         The diagonal of the released Hessian where a feature is present, and 0 elsewhere.
     inverse : (p, p)

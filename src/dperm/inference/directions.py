@@ -49,7 +49,7 @@ class Directions:
     kept : (p,) of bool
         The features that are not left out.
     basis : (p, r)
-        An orthonormal basis of what is told apart.
+        An orthonormal basis of the directions that intervals are computed in.
     curvature : (r, r)
         The released Hessian there.
     least, asked : float

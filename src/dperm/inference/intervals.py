@@ -14,7 +14,7 @@ deviation τ_g, and θ̃ = θ̂ − F⁻¹(∇Σℓ(θ̂) + e), a step of Newton
 brought θ̂ near to it.
 
 F is known up to symmetric noise E, with entries of variance τ² on the diagonal and τ²/2 off it. It moves θ̃ by F⁻¹Eu, u = θ̃ − θ̂,
-which adds F⁻¹(τ²/2)(‖u‖²I + uuᵀ)F⁻¹ to the variance, and variances are told with F's eigenvalues lowered by the largest that E
+which adds F⁻¹(τ²/2)(‖u‖²I + uuᵀ)F⁻¹ to the variance, and variances are computed with F's eigenvalues lowered by the largest that E
 has. Features that few records have are left out until F's least eigenvalue is far above the noise, and what they leave open is
 added (`Directions`). Where none of this holds, or for losses other than the squared one u is long, intervals are refused.
 
@@ -88,13 +88,13 @@ def coefficient_intervals(
     """
     features, scale = model.n_features_in_, model.objective_.intercept_scale
     given = names if names is not None else getattr(model, "feature_names_in_", [f"x{place}" for place in range(features)])
-    told = [*map(str, given), *(["intercept"] if scale else [])]
-    if len(told) != features + bool(scale):
-        raise ValueError(f"Expected {features} names, one a feature, got {len(told) - bool(scale)}.")
+    labels = [*map(str, given), *(["intercept"] if scale else [])]
+    if len(labels) != features + bool(scale):
+        raise ValueError(f"Expected {features} names, one a feature, got {len(labels) - bool(scale)}.")
     units = np.eye(len(released.theta))
     if scale:
         units[-1] *= scale
-    return contrast_intervals(model, released, units, told, level=level)
+    return contrast_intervals(model, released, units, labels, level=level)
 
 
 def contrast_intervals(
@@ -117,10 +117,10 @@ def contrast_intervals(
     table = np.atleast_2d(np.asarray(contrasts, dtype=np.float64))
     if table.shape != (len(names), len(released.theta)):
         raise ValueError(f"Expected contrasts ({len(names)}, {len(released.theta)}), one a name, got {table.shape}.")
-    told = estimable(model, released, table, never=never)
-    if not told.all():
+    possible = estimable(model, released, table, never=never)
+    if not possible.all():
         raise ValueError(
-            f"Expected contrasts that rows tell apart, got {', '.join(np.asarray(names)[~told][:5])}: the noise of the release "
+            f"Expected contrasts that the records determine, got {', '.join(np.asarray(names)[~possible][:5])}: the noise of the release "
             "hides such features, because few records have them or its epsilon is small; or they always add up to the same, so "
             "that only differences can be estimated."
         )
@@ -146,7 +146,7 @@ def target_unit(model: Any) -> tuple[float, float]:
 def estimable(
     model: Any, released: ReleasedDerivatives, contrasts: ArrayLike, *, never: ArrayLike | None = None
 ) -> NDArray[np.bool_]:
-    """(m,) which of the contrasts (m, p) rows tell apart, so that they have intervals: those of features that so many records
+    """(m,) which of the contrasts (m, p) the records determine, so that they have intervals: those of features that so many records
     have that the release shows it, and that do not lie in a direction without rows."""
     table = np.atleast_2d(np.asarray(contrasts, dtype=np.float64))
     basis = Directions.of(model, released, never).basis

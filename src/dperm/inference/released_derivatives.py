@@ -21,7 +21,7 @@ from dperm.privacy import Assumption, Certificate
 from dperm.privacy.certificates.assumptions import stranger
 from dperm.release import Channel
 
-HIDDEN = 3.0  # standard deviations of the noise: up to them an entry of the Hessian cannot be told from 0
+HIDDEN = 3.0  # standard deviations of the noise: up to them an entry of the Hessian is not distinguished from 0
 _SPREADS = ("noise", "model", "robust")
 _NOTHING_CLIPPED = Assumption(
     "No row was longer than data_norm and no target outside its range: coefficients are those of the records as they are.",
@@ -108,7 +108,7 @@ class ReleasedDerivatives:
             raise ValueError(f"Expected released derivatives, as ReleasedDerivatives.to_dict gives them: {error}.") from None
 
     def present(self, model: Any) -> NDArray[np.bool_]:
-        """(p,) whether so many records have a feature that it can be told from one that nobody has: its entry on the Hessian's
+        """(p,) whether so many records have a feature that it is distinguished from one that no record has: its entry on the Hessian's
         diagonal is more than three standard deviations of the noise. The constant feature always is."""
         found = np.diagonal(self.hessian) > HIDDEN * self.hessian_std
         if model.objective_.intercept_scale:

@@ -118,7 +118,7 @@ def coefficient_table(
     certificate = dataset.certified_beside(released.certificate)
     if clipped == "refuse" and spread != "noise":
         certificate = certificate.with_assumptions(_WITHIN_RANGES)
-    return told(model, schema, replace(released, certificate=certificate), level)
+    return table_of(model, schema, replace(released, certificate=certificate), level)
 
 
 def _refuse_clipped(dataset: Dataset) -> None:
@@ -135,7 +135,7 @@ def _refuse_clipped(dataset: Dataset) -> None:
         )
 
 
-def told(model: Any, schema: Schema, released: ReleasedDerivatives, level: float = 0.95) -> CoefficientTable:
+def table_of(model: Any, schema: Schema, released: ReleasedDerivatives, level: float = 0.95) -> CoefficientTable:
     """The table of what was released before, at no further cost."""
     never = never_seen(model, schema)
     mass = np.where(released.present(model), np.diagonal(released.hessian), 0.0)
@@ -151,9 +151,9 @@ def told(model: Any, schema: Schema, released: ReleasedDerivatives, level: float
     elif known.any():
         try:
             places = np.flatnonzero(known)
-            told_apart = [names[place] for place in places]
+            determined = [names[place] for place in places]
             unit = unit_of_heights(model, schema)
-            intervals = contrast_intervals(model, released, unit * wide[known], told_apart, level=level, never=never)
+            intervals = contrast_intervals(model, released, unit * wide[known], determined, level=level, never=never)
             found = dict(zip(places.tolist(), intervals, strict=True))
         except ValueError as error:
             refused = str(error)
@@ -186,7 +186,7 @@ def contrast_noise(model: Any, schema: Schema, data: Mapping[str, Any]) -> Contr
 
 
 def _differences(contrasts: LevelContrasts, schema: Schema, mass: Array) -> list[tuple[str, tuple[slice, Any]]]:
-    """What is told of a column: in words, and as a vector of its features. `mass` (p,) is how much records say of each."""
+    """The differences that a column has: in words, and as a vector of its features. `mass` (p,) is how much records say of each."""
     places, vectors = contrasts.places, contrasts.vectors
     if isinstance(places[0], str) or schema.curves:
         own = mass[contrasts.features][: len(places)]
