@@ -14,8 +14,8 @@ deviation τ_g, and θ̃ = θ̂ − F⁻¹(∇Σℓ(θ̂) + e), a step of Newton
 brought θ̂ near to it.
 
 F is known up to symmetric noise E, with entries of variance τ² on the diagonal and τ²/2 off it. It moves θ̃ by F⁻¹Eu, u = θ̃ − θ̂,
-which adds F⁻¹(τ²/2)(‖u‖²I + uuᵀ)F⁻¹ to the variance, and variances are computed with F's eigenvalues lowered by the largest that E
-has. Features that few records have are left out until F's least eigenvalue is far above the noise, and what they leave open is
+which adds F⁻¹(τ²/2)(‖u‖²I + uuᵀ)F⁻¹ to the variance. Variances are computed with F's eigenvalues lowered by the largest of E.
+Features that few records have are left out until F's least eigenvalue is far above the noise, and what they leave open is
 added (`Directions`). Where none of this holds, or for losses other than the squared one u is long, intervals are refused.
 
 Where the features of a column add up to the same for each row, rows have no component in some direction. Only what is estimable
@@ -120,9 +120,9 @@ def contrast_intervals(
     possible = estimable(model, released, table, never=never)
     if not possible.all():
         raise ValueError(
-            f"Expected contrasts that the records determine, got {', '.join(np.asarray(names)[~possible][:5])}: the noise of the release "
-            "hides such features, because few records have them or its epsilon is small; or they always add up to the same, so "
-            "that only differences can be estimated."
+            f"Expected contrasts that the records determine, got {', '.join(np.asarray(names)[~possible][:5])}: the noise of the "
+            "release hides such features, because few records have them or its epsilon is small; or they always add up to the "
+            "same, so that only differences can be estimated."
         )
     estimate, covariance, basis = _estimated(model, released, never)
     inside = table @ basis
@@ -146,8 +146,8 @@ def target_unit(model: Any) -> tuple[float, float]:
 def estimable(
     model: Any, released: ReleasedDerivatives, contrasts: ArrayLike, *, never: ArrayLike | None = None
 ) -> NDArray[np.bool_]:
-    """(m,) which of the contrasts (m, p) the records determine, so that they have intervals: those of features that so many records
-    have that the release shows it, and that do not lie in a direction without rows."""
+    """(m,) which of the contrasts (m, p) the records determine, so that they have intervals: those of features that the noise of
+    the release does not hide, outside of directions without rows."""
     table = np.atleast_2d(np.asarray(contrasts, dtype=np.float64))
     basis = Directions.of(model, released, never).basis
     left_out = np.linalg.norm(table - table @ basis @ basis.T, axis=1)

@@ -108,8 +108,8 @@ class ReleasedDerivatives:
             raise ValueError(f"Expected released derivatives, as ReleasedDerivatives.to_dict gives them: {error}.") from None
 
     def present(self, model: Any) -> NDArray[np.bool_]:
-        """(p,) whether so many records have a feature that it is distinguished from one that no record has: its entry on the Hessian's
-        diagonal is more than three standard deviations of the noise. The constant feature always is."""
+        """(p,) whether a feature is distinguished from one that no record has: its entry on the Hessian's diagonal is more than
+        three standard deviations of the noise. The constant feature always is."""
         found = np.diagonal(self.hessian) > HIDDEN * self.hessian_std
         if model.objective_.intercept_scale:
             found[-1] = True

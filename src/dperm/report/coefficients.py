@@ -186,7 +186,7 @@ def contrast_noise(model: Any, schema: Schema, data: Mapping[str, Any]) -> Contr
 
 
 def _differences(contrasts: LevelContrasts, schema: Schema, mass: Array) -> list[tuple[str, tuple[slice, Any]]]:
-    """The differences that a column has: in words, and as a vector of its features. `mass` (p,) is how much records say of each."""
+    """The differences that a column has: in words, and as a vector of its features. `mass` (p,) is the Hessian's diagonal."""
     places, vectors = contrasts.places, contrasts.vectors
     if isinstance(places[0], str) or schema.curves:
         own = mass[contrasts.features][: len(places)]
