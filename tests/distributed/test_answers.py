@@ -26,6 +26,7 @@ from dperm.estimators import (
     DPLinearSVC,
     DPLogisticRegression,
     DPMLPClassifier,
+    DPOrdinalClassifier,
     DPPoissonRegressor,
     DPQuantileRegressor,
     DPRidge,
@@ -79,6 +80,11 @@ def as_frame(whole: Any) -> Any:
     return dd.from_delayed([dask.delayed(piece) for piece in pieces], meta=pieces[0])
 
 
+def ordered(kind: type) -> dict[str, Any]:
+    """The settings without which a class takes no texts as labels: their order."""
+    return {"classes": sorted(set(labels(frame(), "two").tolist()))} if kind is DPOrdinalClassifier else {}
+
+
 MODELS = [
     pytest.param(DPLogisticRegression, "two", {}, id="two classes"),
     pytest.param(DPLogisticRegression, "three", {}, id="one against the rest"),
@@ -86,7 +92,7 @@ MODELS = [
     pytest.param(DPLinearSVC, "two", {"fit_intercept": False}, id="support vectors"),
     pytest.param(DPQuantileRegressor, "numbers", {"quantile": 0.8}, id="a quantile"),
     *(
-        pytest.param(kind, "two" if is_classifier(made(kind)) else "counts", {}, id=f"any {kind.__name__}")
+        pytest.param(kind, "two" if is_classifier(made(kind)) else "counts", ordered(kind), id=f"any {kind.__name__}")
         for kind in linear_estimators()
         if kind not in (DPLogisticRegression, DPLinearSVC, DPQuantileRegressor)
     ),

@@ -529,7 +529,7 @@ SOUND: list[tuple[Sampler, Relation]] = [
 def test_white_box_audits_are_tight_and_no_more(sampler: Sampler, relation: Relation) -> None:
     result = audited(made(sampler, relation, steps=60), relation)
     assert result.verdict == "consistent", str(result)
-    assert 0.75 * 4 < result.estimate.epsilon < 1.3 * 4
+    assert 0.75 * 4 < result.estimate.epsilon < 1.45 * 4  # its standard deviation is about a tenth
 
 
 def shuffled(draw: Any, generator: np.random.Generator, records: int, steps: int) -> Iterator[Any]:
