@@ -961,7 +961,7 @@ def coefficient_intervals(model: Any, released: ReleasedDerivatives, *, level: f
 
 def contrast_intervals(model: Any, released: ReleasedDerivatives, contrasts: ArrayLike, names: Sequence[str], *, level: float = 0.95, never: ArrayLike | None = None) -> list[Interval]: ...  # An interval for each sum cᵀθ of parameters, of `contrasts` (m, p), in the units of the target.
 
-def estimable(model: Any, released: ReleasedDerivatives, contrasts: ArrayLike, *, never: ArrayLike | None = None) -> NDArray[np.bool_]: ...  # (m,) which of the contrasts (m, p) rows tell apart, so that they have intervals: those of features that so many records
+def estimable(model: Any, released: ReleasedDerivatives, contrasts: ArrayLike, *, never: ArrayLike | None = None) -> NDArray[np.bool_]: ...  # (m,) which of the contrasts (m, p) the records determine, so that they have intervals: those of features that the noise of
 
 def release_derivatives(model: Any, X: Any, y: Any, groups: Any = None, *, epsilon: float, delta: float = 1e-05, spread: str = 'model', clipped: str = 'refuse', sample_weight: Any = None, label: str = '', random_state: Any = None) -> ReleasedDerivatives: ...  # Release derivatives of a fitted model's losses on the records that it was trained on, and charge for it.
 
