@@ -163,7 +163,7 @@ class PreconditionedDescent(Mechanism):
         if not self._mean_noise:
             return start
         moved = most * whole.turns
-        total = exact_total(whole.records, functools.partial(_sum_of_targets, objective, most)).value()
+        total = exact_total(whole.records, functools.partial(_sum_of_targets, objective, most)).query(moved, self._mean_noise)
         total = np.zeros(1) if total is None else total
         released = whole.channel.release(total, GaussianNoise(moved, self._mean_noise, what="sum of targets"))
         spread = _PRIOR * most**2
@@ -176,7 +176,7 @@ class PreconditionedDescent(Mechanism):
     def _clip(self, whole: _Whole, theta: Array, share: float) -> tuple[float, float]:
         """What residuals are clipped at from here on, by their released sum of squares, and the step size that goes with it."""
         most, noise = whole.most, self._noise_of(share)
-        squares = exact_total(whole.records, functools.partial(_squares, whole.objective, theta, most)).value()
+        squares = exact_total(whole.records, functools.partial(_squares, whole.objective, theta, most)).query(most**2, noise)
         squares = np.zeros(1) if squares is None else squares
         released = whole.channel.release(squares, GaussianNoise(most**2, noise, what="sum of squared residuals"))
         spread = noise * most**2
