@@ -51,39 +51,54 @@ class _Sum(ABC):
         """The sum with noise of `noise_multiplier` sensitivities."""
 
 
-class _Hessian(_Sum):
-    """Σ ℓ''(t)·xxᵀ (p, p). ℓ'' lies in [0, β/B²], larger values are cut to that, and rows are no longer than B. A record adds a
-    positive semi-definite matrix of Frobenius norm at most β; `second_moments` has the rest."""
+class _Matrix(_Sum):
+    """A sum of outer products w·xxᵀ (p, p), w in [0, `most`]: `second_moments` has its sensitivity, and releases it."""
 
-    what = "Hessian"
-    weight = 1.0
+    @abstractmethod
+    def most(self, objective: LinearObjective) -> float:
+        """The largest weight."""
+
+    @abstractmethod
+    def weights(self, objective: LinearObjective, theta: Array, batch: Batch) -> Array:
+        """(b,) the weights of a batch's rows, in units of the largest."""
 
     def moved(self, objective: LinearObjective) -> float:
-        return sensitivity(objective, objective.curvature)
+        return sensitivity(objective, self.most(objective))
 
     def released(
         self, objective: LinearObjective, theta: Array, records: Records, channel: Channel, noise_multiplier: float
     ) -> Array:
-        weights = functools.partial(_curvatures, objective, theta)
+        weights = functools.partial(self.weights, objective, theta)
         return released_matrix(
-            objective, records, channel, weights, most=objective.curvature, noise_multiplier=noise_multiplier, what=self.what
+            objective, records, channel, weights, most=self.most(objective), noise_multiplier=noise_multiplier, what=self.what
         )
 
 
-class _OuterProducts(_Sum):
+class _Hessian(_Matrix):
+    """Σ ℓ''(t)·xxᵀ (p, p). ℓ'' lies in [0, β/B²], larger values are cut to that, and rows are no longer than B. A record adds a
+    positive semi-definite matrix of Frobenius norm at most β."""
+
+    what = "Hessian"
+    weight = 1.0
+
+    def most(self, objective: LinearObjective) -> float:
+        return objective.curvature
+
+    def weights(self, objective: LinearObjective, theta: Array, batch: Batch) -> Array:
+        return objective.loss.curvature(_predictions(objective, theta, batch), batch.targets) / self.most(objective)
+
+
+class _OuterProducts(_Matrix):
     """Σ ℓ'(t)²·xxᵀ (p, p), with |ℓ'| cut to `steepest`. A record adds a matrix of Frobenius norm at most (B·steepest)²."""
 
     what = "outer products of gradients"
     weight = 1.0
 
-    def moved(self, objective: LinearObjective) -> float:
-        return sensitivity(objective, steepest(objective) ** 2)
+    def most(self, objective: LinearObjective) -> float:
+        return steepest(objective) ** 2
 
-    def released(
-        self, objective: LinearObjective, theta: Array, records: Records, channel: Channel, noise_multiplier: float
-    ) -> Array:
-        weights, most = functools.partial(_squared_slopes, objective, theta), steepest(objective) ** 2
-        return released_matrix(objective, records, channel, weights, most=most, noise_multiplier=noise_multiplier, what=self.what)
+    def weights(self, objective: LinearObjective, theta: Array, batch: Batch) -> Array:
+        return _squared_slopes(objective, theta, batch)
 
 
 class _Gradient(_Sum):
@@ -252,11 +267,6 @@ def steepest(objective: LinearObjective) -> float:
 def _predictions(objective: LinearObjective, theta: Array, batch: Batch) -> Array:
     """(b,) t of a batch's rows, each by itself: without rounding, whichever rows are there."""
     return objective.predict(objective.seen(theta), batch)
-
-
-def _curvatures(objective: LinearObjective, theta: Array, batch: Batch) -> Array:
-    """(b,) ℓ''(t), in units of its bound."""
-    return objective.loss.curvature(_predictions(objective, theta, batch), batch.targets) / objective.curvature
 
 
 def _squared_slopes(objective: LinearObjective, theta: Array, batch: Batch) -> Array:
