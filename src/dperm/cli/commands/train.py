@@ -42,11 +42,13 @@ def train(asked: TrainOptions) -> None:
             job = until_written.enter_context(prepared_training(asked, bar))
         if not asked.as_json:
             told_to_holder(job.dataset, job.kind.row_norm(asked), asked.delta, asked.public_size)
-            if few := job.expected():
-                say(f"For the data holder alone: {few}\n".rstrip())
-            for said in (job.model_chosen(), job.order(), job.forewarning()):
-                if said:
-                    say(said)
+            for sentence in (job.model_chosen(), job.order()):
+                if sentence:
+                    say(sentence)
+            if warning := job.forewarning():
+                say(warning)
+            elif few := job.expected():
+                say(f"For the data holder alone: {few}")
         if asked.dry_run:
             _tell_foreseen(job)
             return
