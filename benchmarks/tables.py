@@ -97,10 +97,13 @@ class Task:
         self.raw = raw_columns(self.frame, table.schema)
         self.splits = MANY if len(self.straight) <= SMALL else FEW
         self.sides = _tied(self.straight)
+        self.by_knots: dict[int, Dataset] = {}
 
-    @functools.lru_cache(maxsize=8)  # noqa: B019
     def encoded(self, knots: int) -> Dataset:
-        return Dataset.of(self.table.frame, self.table.schema.with_curves(knots))
+        """The table with curves of so many knots: encoded once."""
+        if knots not in self.by_knots:
+            self.by_knots[knots] = Dataset.of(self.table.frame, self.table.schema.with_curves(knots))
+        return self.by_knots[knots]
 
     def split(self, number: int) -> tuple[Any, Any]:
         draws = np.random.default_rng([48, number]).random(self.sides.max() + 1)[self.sides]

@@ -150,9 +150,9 @@ def test_a_notebook_shows_one_line_that_goes(monkeypatch: pytest.MonkeyPatch, te
         return Handle()
 
     kernel = types.SimpleNamespace(kernel=object())
-    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: kernel))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: kernel))
     shows = types.SimpleNamespace(display=display, Pretty=str)
-    monkeypatch.setitem(sys.modules, "IPython.display", shows)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "IPython.display", shows)
     classifier(mechanism=Gradient(epochs=1)).fit(X, LABELS)
     assert lines[0].startswith("Training: 0 of ") and lines[-1] == ""
     assert terminal.getvalue() == ""

@@ -37,7 +37,7 @@ def first(tmp_path: Path) -> jobs.TrainingOptions:
 
 def later(first: jobs.TrainingOptions, **changes: object) -> jobs.TrainingOptions:
     settings = {"schema": None, "append_to": first.output, "output": first.output.with_name("second.json")}
-    return replace(first, **(settings | changes))  # type: ignore[arg-type]
+    return replace(first, **(settings | changes))
 
 
 def test_the_certificate_is_that_of_all_releases_and_the_schema_goes_on(first: jobs.TrainingOptions) -> None:
@@ -98,7 +98,7 @@ def test_other_tables_neighbours_and_parts_are_refused_before_the_charge(first: 
         with pytest.raises(ValueError, match=why):
             jobs.train(later(first, **refused))
     schema = tmp_path / "persons.json"
-    schema.write_text(first.schema.read_text().replace('"name": "people"', '"name": "others"'))  # type: ignore[union-attr]
+    schema.write_text(first.schema.read_text().replace('"name": "people"', '"name": "others"'))
     with pytest.raises(ValueError, match="Expected the table 'people'"):
         jobs.train(later(first, schema=schema))
     assert len(SpendLog.current().charges()) == charged

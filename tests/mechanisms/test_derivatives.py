@@ -75,5 +75,5 @@ def test_the_hessian_alone_is_one_gaussian_and_more_are_composed_to_the_same() -
     assert isinstance(alone, Gaussian)
     both = DerivativesRelease.calibrate(objective.facts, THETA, 1.0, 1e-5, beside=("products",)).event(objective.facts)
     assert isinstance(both, Composed)
-    precision = sum(part.noise_multiplier**-2 for part in both.events)  # type: ignore[attr-defined]
+    precision = sum(part.noise_multiplier**-2 for part in both.events)
     assert precision == pytest.approx(alone.noise_multiplier**-2)

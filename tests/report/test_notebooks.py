@@ -149,7 +149,7 @@ def test_what_an_epsilon_buys_is_drawn_in_the_form_of_scikit_learn() -> None:
     with pytest.raises(ValueError, match="Expected mechanism"):
         EpsilonCurveDisplay.from_study(study(), "lasso")
     with pytest.raises(ValueError, match="Expected metric"):
-        EpsilonCurveDisplay.from_curve(curve(), "f1")  # type: ignore[arg-type]
+        EpsilonCurveDisplay.from_curve(curve(), "f1")
     pyplot.close("all")
 
 
